@@ -25,12 +25,13 @@ from bothways.grad.halves.partition import NotRepeatable, check_takes, extract
 from bothways.grad.halves.plan import GradPlan
 from bothways.grad.halves.recalled import recall_backward
 from bothways.grad.nodes.changed import Changes, Versions, recounting, sharing
-from bothways.grad.nodes.node import Own, Unchanged, apply_node, pick
+from bothways.grad.nodes.node import Own, Unchanged, apply_node, in_order, pick
 from bothways.grad.nodes.renewed import RENEWED, may_be_renewed, renewals
 from bothways.grad.nodes.running import as_traced, autograd_is_watched, strides_of, takes_list, with_arguments
 from bothways.grad.nodes.usual import UsualBackward, usual
 from bothways.grad.tracing.joint import trace_joint
 from bothways.grad.tracing.keeping import NOTHING_KEPT
+from bothways.grad.tracing.leaf_order import hooked_in_order
 from bothways.grad.tracing.sizes import always
 from bothways.grad.tracing.traced import (
     Joint,
@@ -119,6 +120,7 @@ class DifferentiatedGraph:
         self.gpus = tuple(sorted({tensor.device.index for tensor in inputs if tensor.is_cuda}))
         self.read_inputs = facts.read_inputs
         self.needed_inputs = facts.needed_inputs
+        self.in_order = hooked_in_order(facts.leaf_order, inputs)
         self.saved_views: tuple[int, ...] | None = None  # among the results; None before the first call
         # The rest is wanted only by a backward that is differentiated again.
         self.other_inputs = tuple(index for index in range(len(inputs)) if index not in self.needed_inputs)
@@ -210,7 +212,8 @@ class DifferentiatedGraph:
         if self.renewals and not may_be_renewed(inputs, self.renewals):
             self.tell("some calls", RENEWED)
             return self.plain(*self.numbers, *inputs)
-        results = apply_node(self, *(self._related(inputs) if self._strange_inputs else inputs))
+        related = self._related(inputs) if self._strange_inputs else inputs
+        results = apply_node(self, *(in_order(related, self.in_order) if self.in_order else related))
         if self._returns_results:
             return results
         if self._places is not None:

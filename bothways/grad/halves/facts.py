@@ -48,7 +48,8 @@ class Facts:
     depends. Among the needed inputs and what is saved, numbered in that order, the ``live`` ones are read as they are
     when the backward runs; those at ``new_positions`` are the ``new_inputs``, after their change, and those at
     ``own_positions`` are results, of these ``own_versions`` when they are saved. A trace ``is_turned``
-    when images lie in it as convolutions like them best; all traces of the function then are.
+    when images lie in it as convolutions like them best; all traces of the function then are. Eager's backward comes to
+    inputs in the ``leaf_order``.
     """
 
     outputs: list[Output]
@@ -75,6 +76,7 @@ class Facts:
     own_positions: tuple[int, ...]
     own_versions: tuple[int, ...]
     views: tuple[bool, ...]
+    leaf_order: tuple[int, ...]
 
     def to_data(self) -> dict[str, Any] | None:
         """As JSON can hold it; None when an output is a view that only its trace knows how to take."""
@@ -114,7 +116,7 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
         tuple(index for index in range(len(joint.primals)) if index not in anywhere),
         tuple(sorted(anywhere - everywhere)), _statistics_inputs(joint),
         _unread_inputs(joint), live, tuple(new), tuple(new.values()), joint.is_turned, joint.recounted,
-        tuple(own), tuple(own.values()), joint.views,
+        tuple(own), tuple(own.values()), joint.views, joint.leaf_order,
     )  # fmt: skip
 
 

@@ -24,6 +24,8 @@ from bothways.grad.nodes.windows import behind_windows, kept_windows
 
 Gradients = Sequence[torch.Tensor | None]
 
+_ALIAS = torch.ops.aten.alias.default
+
 # Called with the inputs that are read once more; raises when one of them was changed since the forward.
 Unchanged = Callable[[Iterable[int]], None]
 
@@ -62,6 +64,7 @@ class Graph(Protocol):
     shared: frozenset[int]
     renewals: Sequence[Renewal]
     saved_views: tuple[int, ...] | None
+    in_order: tuple[int, ...]
     connected: tuple[int, ...] | None
     is_asked: bool
     wanted_gradients: torch_compat.WantedGradients
@@ -127,6 +130,11 @@ class CompiledNode(torch.autograd.Function):
     def forward(ctx: Any, graph: Graph, *inputs: torch.Tensor) -> Any:
         # What ``set_materialize_grads``, ``save_for_backward`` and ``mark_non_differentiable`` would set.
         ctx.graph, ctx.materialize_grads = graph, False
+        if graph.in_order:
+            inputs = tuple([
+                value._base if place in graph.in_order else value  # type: ignore[misc]
+                for place, value in enumerate(inputs)
+            ])  # fmt: skip
         if graph.is_random:
             ctx.random_states = random_states(graph.gpus)
         if not graph.looks_at_grad_mode:
@@ -289,6 +297,15 @@ def _check_others(ctx: Any, graph: Graph, read: Iterable[int]) -> None:
             check_unchanged(tensor, version)
     for tensor, version in ctx.live:  # a forward that runs again would read what they are now, too
         check_unchanged(tensor, version)
+
+
+def in_order(inputs: Sequence[torch.Tensor], places: Sequence[int]) -> list[torch.Tensor]:
+    """The inputs, some as tensors with a node of their own: the engine goes through the youngest first, so it comes to
+    the leaves behind them in the order of ``places``, which their hooks tell. The node knows them by their bases."""
+    values = list(inputs)
+    for place in reversed(places):
+        values[place] = _ALIAS(values[place])
+    return values
 
 
 def _without_views(graph: Graph, results: Sequence[Any]) -> Sequence[Any]:

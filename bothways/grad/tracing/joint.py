@@ -19,6 +19,7 @@ from bothways import torch_compat
 from bothways.fake import NotThin, SizedByData, ThinMode, answer
 from bothways.grad.tracing.keeping import NOTHING_KEPT, Keeping, keeping
 from bothways.grad.tracing.layouts import LayoutMatters, Layouts
+from bothways.grad.tracing.leaf_order import leaf_order
 from bothways.grad.tracing.origins import Origins
 from bothways.grad.tracing.results import TracedResults, geometry, memory_of, unwrapped
 from bothways.grad.tracing.sizes import FIXED, Sizes
@@ -175,6 +176,7 @@ def _trace_joint(
         results = TracedResults(recorder, fakes, wrapped, outputs)
         described = [results.describe(output) for output in outputs]
         variables = {} if hidden is None else saved_variables(recorder, results.values)
+        order = leaf_order(results.values, wrapped) if grad else ()
         results.add(hidden or (), variables)
         behind = [nodes_behind(value) for value in results.values]
         kept = _keeping(recorder, fakes, wrapped, behind) if grad else NOTHING_KEPT
@@ -188,6 +190,7 @@ def _trace_joint(
             frozenset(recorder.graph.nodes), hidden=len(hidden or ()), variables=variables,
             stand_ins=_stand_ins(recorder), keeping=kept, recounted=_recounted(wrapped, versions, updates),
             views=tuple(value._is_view() for value in results.values),
+            leaf_order=order,
         )  # fmt: skip
         if grad:
             _check_reached(joint, inputs)

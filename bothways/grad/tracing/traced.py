@@ -146,6 +146,7 @@ class Joint:
     keeping: Keeping = NOTHING_KEPT
     recounted: tuple[int, ...] = ()
     views: tuple[bool, ...] = ()  # of the results, whether each is a view in eager
+    leaf_order: tuple[int, ...] = ()  # the inputs in the order in which eager's backward comes to them
 
     @property
     def kept_nodes(self) -> list[torch.fx.Node]:
