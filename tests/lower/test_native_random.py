@@ -34,6 +34,24 @@ def test_by_default_the_numbers_are_those_of_eager():
     torch.testing.assert_close(seeded(bothways.compile(dropped), x), seeded(dropped, x))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_native_dropout_of_half_precision_scales_by_what_eager_scales_by(dtype):
+    def trained(f):
+        x = torch.linspace(-3, 3, 900, dtype=torch.float32).to(dtype).requires_grad_()
+        result = f(x)
+        result.backward(torch.linspace(1, 2, 900).to(dtype))
+        return result.detach(), x.grad
+
+    def drops(x):
+        return torch.native_dropout(x, 0.1, True)[0]
+
+    compiled = bothways.compile(drops, fullgraph=True)
+    with config.patch(kernels_for_small_graphs=True):
+        for _ in range(2):
+            for plain, own in zip(seeded(trained, drops), seeded(trained, compiled), strict=True):
+                assert torch.equal(plain, own)
+
+
 def test_kernels_draw_numbers_of_their_own(fast):
     x = torch.randn(500, 400)
     compiled = bothways.compile(dropped, fullgraph=True)

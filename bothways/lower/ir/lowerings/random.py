@@ -56,7 +56,8 @@ def _dropout(b: Builder, out: Any, x: Node, p: float, train: bool | None) -> tup
     else:
         mask = _kept(b, out[1].shape, kept)
     [t] = terms(b, out[0].dtype, x)
-    scale = 1 / kept if kept else 0.0
+    # In half precision ATen's forward rounds it, and its backward does not.
+    scale = torch.tensor(1 / kept if kept else 0.0, dtype=out[0].dtype, device="cpu").item()
     return (t * Term(b, mask, t.dtype) * scale).as_(out[0].dtype), mask
 
 
