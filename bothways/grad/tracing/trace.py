@@ -18,6 +18,7 @@ import torch
 import torch.fx
 
 from bothways import ops, torch_compat
+from bothways.calls.drawing import filled_with_bernoulli
 from bothways.errors import InvalidTarget
 from bothways.fake.formulas import shared_extreme, shares_extreme
 from bothways.fake.layout import is_dense
@@ -35,14 +36,6 @@ _AS_STRIDED_SCATTER = torch.ops.aten.as_strided_scatter.default
 _VIEW_AS_REAL, _RESOLVE = torch.ops.aten.view_as_real.default, torch.ops.aten.resolve_conj.default
 _CLONE, _MUL = torch.ops.aten.clone.default, torch.ops.aten.mul.Tensor
 _BY_PLACE = frozenset({torch.ops.aten.as_strided.default, _AS_STRIDED_SCATTER})
-
-
-def filled_with_bernoulli(tensor: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
-    """Zeros and ones in the order in which ``bernoulli_`` draws them for a tensor of this layout."""
-    return torch.empty_like(tensor).bernoulli_(p, generator=generator)
-
-
-filled_with_bernoulli.tags = (torch.Tag.nondeterministic_seeded,)  # type: ignore[attr-defined]
 
 
 def _may_be_conjugated(node: torch.fx.Node) -> bool:

@@ -7,6 +7,7 @@ asks for the ``hint``.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -338,6 +339,12 @@ class Outline:
         for number in self.shape:
             total = total * number
         return total
+
+    def to(self, dtype: torch.dtype) -> Outline:
+        """One of another kind that lies as this one does."""
+        other = copy.copy(self)
+        other.dtype = dtype
+        return other
 
 
 def outlined(names: SizeNames | None, value: Any) -> Any:
