@@ -226,7 +226,7 @@ TOLD = {
     ),
     copies: ("[call_unknown] a tensor is deep-copied", "Copy a tensor with clone()."),
     asks_for_an_address: (
-        "[call_unknown] id() of a tensor of shape (4,) and torch.float32",
+        "[call_unknown] id() of a torch.float32 tensor of shape (4,)",
         "Compare with `is`, or call id() outside the compiled function.",
     ),
     decides_by_chance: (
@@ -252,7 +252,7 @@ TOLD = {
     ),
     calls_numpy: ("[call_unknown] cannot call the built-in 'numpy.linspace'", NUMPY),
     refers_weakly: (
-        "[object_unknown] a weak reference is made to a tensor of shape (4,) and torch.float32",
+        "[object_unknown] a weak reference is made to a torch.float32 tensor of shape (4,)",
         "Make the weak reference outside the compiled function.",
     ),
     makes_a_generator: (
