@@ -58,7 +58,7 @@ class StageSpan(NamedTuple):
     seconds: float
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Compilation:
     """One compilation from start to end. Print it to read it in a few lines.
 
@@ -173,9 +173,16 @@ class Compilation:
         """The graphs of that name: captured, joint, forward, backward."""
         return [graph for graph in self.graphs if graph.name == name]
 
+    @property
+    def _title(self) -> str:
+        return f"compilation {self.number} of {self.function}: {self.conclusion.value}"
+
+    def __repr__(self) -> str:
+        return f"<{self._title}>"
+
     def __str__(self) -> str:
         lines = [
-            f"compilation {self.number} of {self.function}: {self.conclusion.value}",
+            self._title,
             f"    why: {self.why}",
             f"    time: {timing([self])}",
         ]

@@ -303,6 +303,8 @@ WITHOUT_PROGRAM = {
     "tensor_value": ["a decision depends on a number read from a tensor, known only when it runs"],
     "object_unknown": [
         "<the iterator of the loop at line 3> is a map, and only C code knows what it holds",
+        "L['a'] is a numpy.ndarray, and only C code knows what it holds",
+        "L['f'] is a _io.TextIOWrapper, and only C code knows what it holds",
         "autograd refuses L['x']: a view was changed",
         "L['module'] is a ScriptModule",
     ],
