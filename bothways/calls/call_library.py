@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import itertools
 import operator
 import struct
 import sys
@@ -32,10 +31,8 @@ from bothways.errors import BothwaysError, NoCompiler
 from bothways.runtime.picking import picker
 from bothways.runtime.stamps import MISSING, NamesStamp, sample_changes
 
-MAKERS = tuple(
-    f"make_{what}"
-    for what in "check entry versions counting holding noting looking arranging starting taking granting".split()
-)
+# What the library makes: for each of these builtin functions it has a ``make_…``.
+MADE = tuple("check entry versions counting holding noting looking arranging starting taking granting".split())
 REMEMBERED_FROM = 128  # rows; fewer are walked in a microsecond
 MOST_PAIRS = 64  # of tensors that are compared one by one; of more, all must have memories of their own
 
@@ -46,26 +43,24 @@ def source_text() -> str:
 
 
 class CallLibrary:
-    """The loaded library."""
+    """The loaded library: each method makes a builtin function, which C runs without asking Python anything."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        making = iter(makers(library, usual_functions(), *MAKERS))
-        self._make_check, self._make_entry, self._make_versions, self._make_counting = itertools.islice(making, 4)
-        self._make_holding, self._make_noting, self._make_looking = itertools.islice(making, 3)
-        self._make_arranging, self._make_starting, make_taking, make_granting = making
-        self.gradients_of: Callable[[Sequence[Any]], tuple[Any, ...]] = make_taking(None, None)
-        self.set_gradients: Callable[..., bool] = make_granting(None, None)
+        making = makers(library, usual_functions(), *(f"make_{name}" for name in MADE))
+        self._make: dict[str, Callable[..., Any]] = dict(zip(MADE, making, strict=True))
+        self.gradients_of: Callable[[Sequence[Any]], tuple[Any, ...]] = self._make["taking"](None, None)
+        self.set_gradients: Callable[..., bool] = self._make["granting"](None, None)
         self.remembers_from: int | None = 1  # rows of tables whose checks are remembered
 
     def check(
         self, rows: Sequence[Row], slots: int, arguments: int, results: Results = ()
     ) -> Callable[..., Any]:
-        """A builtin function of ``arguments`` objects that tells whether all rows hold.
+        """A function of ``arguments`` objects that tells whether all rows hold.
 
-        It returns False, or what is in the slots ``results``, a tuple for those that are a group (True when there are
-        none); it never raises for what a row does not find.
+        It returns False, or what is in the slots ``results``, with a tuple for each group of them; True if there are no
+        ``results``. It never raises for what a row does not find.
         """
-        check: Callable[..., Any] = self._make_check(*packed(rows, slots, arguments, results, self.remembers_from))
+        check: Callable[..., Any] = self._make["check"](*packed(rows, slots, arguments, results, self.remembers_from))
         return check
 
     def like(self, tensor: torch.Tensor) -> Callable[..., Any]:
@@ -74,79 +69,80 @@ class CallLibrary:
         return self.check([Row("TYPE", object=type(tensor)), Row("TENSOR", data=facts_of(tensor)), grad], 1, 1)
 
     def apart(self, count: int, changed: Sequence[int]) -> Callable[..., Any]:
-        """A builtin function that tells, of so many tensors, whether those that are changed have memories of their own
-        and are not of inference mode; False if it is not sure."""
+        """A function of ``count`` tensors that tells whether those at the places ``changed`` share no memory with
+        others and were not made in inference mode; False if it is not sure."""
         pairs = {(min(one, other), max(one, other)) for one in changed for other in range(count) if one != other}
         sets = sorted(pairs) if 0 < len(pairs) <= MOST_PAIRS else [tuple(range(count))]
         return self.check([Row("APART", data=[len(places), *places]) for places in sets], count, count)
 
     def same(self, count: int) -> Callable[..., Any]:
-        """A builtin function that tells whether so many objects are the very objects that follow them."""
+        """A function of twice ``count`` objects that says whether the first half are the very objects of the second."""
         return self.check([Row("SAME", place, data=count + place) for place in range(count)], 2 * count, 2 * count)
 
     def versions(self, versions: Mapping[int, int]) -> Callable[[Sequence[Any]], bool]:
-        """A builtin function of a sequence that sets the versions of the tensors at these places; False if it has
-        not."""
+        """A function of a sequence that sets the versions of the tensors at these places; False if it could not."""
         pairs = [number for pair in versions.items() for number in pair]
         known = struct.pack(f"{2 + len(pairs)}q", len(versions), 1 + max(versions, default=-1), *pairs)
-        set_versions: Callable[[Sequence[Any]], bool] = self._make_versions(known, None)
+        set_versions: Callable[[Sequence[Any]], bool] = self._make["versions"](known, None)
         return set_versions
 
     def counting(self, updates: Sequence[tuple[int, int, int]]) -> Callable[..., bool]:
-        """A builtin function of inputs and results that adds to the versions of inputs which are results as well: for
-        each the two places, and how much is added. False, and nothing is added, where one is not. Without results, all
-        inputs that are named are taken for such."""
+        """A function of inputs and results that counts changes: an update is the place of an input, its place among the
+        results, and how much is added to its version. If one of these inputs is not the result at its place, the answer
+        is False, and nothing is added. Called without results, it takes each input that is named for one."""
         most = [1 + max((update[side] for update in updates), default=-1) for side in (0, 1)]
         numbers = [number for update in updates for number in update]
         known = struct.pack(f"{3 + len(numbers)}q", len(updates), *most, *numbers)
-        count: Callable[..., bool] = self._make_counting(known, None)
+        count: Callable[..., bool] = self._make["counting"](known, None)
         return count
 
     def holding(self, held: bytes) -> Callable[[], bool]:
-        """A builtin function that tells whether storages have as many holders as they had, and the same memory
-        (``held_storages``)."""
-        are_held: Callable[[], bool] = self._make_holding(held, None)
+        """A function that tells whether storages have as many holders and the same memory as when ``held_storages``
+        looked at them."""
+        are_held: Callable[[], bool] = self._make["holding"](held, None)
         return are_held
 
     def noting(self, lent: bytes) -> Callable[[Sequence[Any]], bool]:
-        """A builtin function that is told which tensors are given away, of which ``lent`` knows then."""
-        note: Callable[[Sequence[Any]], bool] = self._make_noting(lent, None)
+        """A function that takes the tensors that are given away, and writes down in ``lent`` what they are like."""
+        note: Callable[[Sequence[Any]], bool] = self._make["noting"](lent, None)
         return note
 
     def starting(
         self, launch: Callable[[], Any], places: bytes, held: bytes | None = None, lent: bytes | None = None
     ) -> Callable[[tuple[Any, ...], Any, bool], tuple[Any, ...] | bool]:
-        """A builtin function that calls ``launch`` if inputs lie at ``places``, storages are ``held`` as they were, and
-        the gradients of some tensors are those ``lent``, as they were, which it gives. Nothing runs in between. It
-        takes the inputs as a tuple, the tensors whose gradients may be given again, or None, and whether changes of
-        inputs are counted, and they have to lie apart."""
+        """A function that calls ``launch`` if nothing has moved since it was recorded, with nothing run in between.
+
+        Inputs must lie at ``places``, storages be ``held`` as they were, and the gradients of some tensors be those
+        that were ``lent``, unchanged; these it returns. It takes the inputs as a tuple, the tensors whose gradients may
+        be given again, or None, and whether changes of inputs are counted, for which they have to lie apart.
+        """
         known = struct.pack("4Q", id(launch), _address(places), _address(lent), _address(held))
-        start: Callable[..., tuple[Any, ...] | bool] = self._make_starting(known, (launch, places, held, lent))
+        start: Callable[..., tuple[Any, ...] | bool] = self._make["starting"](known, (launch, places, held, lent))
         return start
 
     def looking(self, count: int) -> Callable[[tuple[Any, ...]], int]:
-        """A builtin function of a tuple of so many tensors that gives a number: the same one as long as they lie where
-        they lie, each in memory of its own and none of inference mode; 0 where that is not sure."""
+        """A function of a tuple of ``count`` tensors that gives a number, which stays the same as long as they lie
+        where they lie now, each in memory of its own and none made in inference mode; 0 if that is not sure."""
         numbers = [count, 0, *(number for place in range(count) for number in (0, 0, 0, place))]
-        look: Callable[[tuple[Any, ...]], int] = self._make_looking(struct.pack(f"{len(numbers)}q", *numbers), None)
+        look: Callable[[tuple[Any, ...]], int] = self._make["looking"](struct.pack(f"{len(numbers)}q", *numbers), None)
         return look
 
     def arranging(self, order: Sequence[int], first: int) -> Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]]:
-        """A builtin function of two sequences that gives some of their items: places from ``first`` on, the length of
-        the first one, are in the second."""
+        """A function of two sequences that gives the items at the places ``order`` as one tuple; the first sequence has
+        ``first`` items, and later places are in the second."""
         second = 1 + max((place - first for place in order), default=-1)
         known = struct.pack(f"{3 + len(order)}q", len(order), first, max(second, 0), *order)
-        arrange: Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]] = self._make_arranging(known, None)
+        arrange: Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]] = self._make["arranging"](known, None)
         return arrange
 
     def entry(self, address: int, kinds: str, kept: Any) -> Callable[..., None]:
-        """A builtin function that calls a C function with arguments of these kinds."""
-        entry: Callable[..., None] = self._make_entry(struct.pack("Qq", address, len(kinds)) + kinds.encode(), kept)
+        """A function that calls a C function at ``address`` with arguments of these kinds and keeps ``kept`` alive."""
+        entry: Callable[..., None] = self._make["entry"](struct.pack("Qq", address, len(kinds)) + kinds.encode(), kept)
         return entry
 
 
 def held_storages(storages: Sequence[torch.UntypedStorage]) -> bytes:
-    """How many hold storages now, and where their memory is, as C reads it."""
+    """How many holders each storage has now, and where its memory is, as C reads it."""
     words = [
         word
         for one in storages
@@ -156,7 +152,7 @@ def held_storages(storages: Sequence[torch.UntypedStorage]) -> bytes:
 
 
 def lent_tensors(places: Sequence[int]) -> bytes:
-    """Memory for what is known of tensors that are given to the items of a sequence at these places."""
+    """Memory in which ``noting`` writes what the tensors are like that are given away at these places."""
     length = torch_compat.tensor_length() // 8
     numbers = [len(places), 1 + max(places, default=-1), *torch_compat.held_as_gradient(), length]
     numbers += [number for place in places for number in (place, *[0] * (2 + length))]
@@ -170,7 +166,7 @@ def _address(known: bytes | None) -> int:
 def entry(address: int, kinds: str, kept: Any) -> Callable[..., None]:
     """A function of tensors and numbers that calls a C function with what they hold, as an array of ``Given``.
 
-    It holds ``kept``, with which the C function would go.
+    It keeps ``kept`` alive, which the C function needs.
     """
     library = call_library()
     if library is not None:
@@ -186,21 +182,19 @@ def entry(address: int, kinds: str, kept: Any) -> Callable[..., None]:
 
 
 def apart(count: int, changed: Sequence[int]) -> Callable[..., Any] | None:
-    """What tells, of so many tensors, whether those that are changed have memories of their own and are not of
-    inference mode, where there is something that does; where it says no, it may just not be sure."""
+    """``CallLibrary.apart``, or None without a library. Where it says no, it may just not be sure."""
     library = call_library()
     return None if library is None else library.apart(count, changed)
 
 
 def looking(count: int, changed: Sequence[int]) -> Callable[[tuple[Any, ...]], int] | None:
-    """What gives a number for where so many tensors lie (``CallLibrary.looking``); None where they are few, or that
-    cannot be told."""
+    """``CallLibrary.looking``; None where there are few pairs of tensors to compare, or C cannot tell."""
     library = word_library() if len(changed) * count > MOST_PAIRS else None
     return None if library is None or not torch_compat.offset_word() else library.looking(count)
 
 
 def arranging(order: Sequence[int], first: int) -> Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]]:
-    """What gives some items of two sequences, of which the first has so many, as one tuple."""
+    """``CallLibrary.arranging``, or the same in Python."""
     library = call_library()
     if library is not None:
         return library.arranging(order, first)
@@ -209,7 +203,7 @@ def arranging(order: Sequence[int], first: int) -> Callable[[Sequence[Any], Sequ
 
 
 def same(count: int) -> Callable[..., Any]:
-    """What tells of twice as many objects whether the first half are the very objects of the second."""
+    """``CallLibrary.same``, or the same in Python."""
     library = call_library()
     if library is not None:
         return library.same(count)
@@ -217,16 +211,16 @@ def same(count: int) -> Callable[..., Any]:
 
 
 def word_library() -> CallLibrary | None:
-    """The library, where it knows the words of tensors."""
+    """The library, if it knows the words of tensors; else None."""
     return call_library() if torch_compat.tensor_words() is not None else None
 
 
-_found: list[CallLibrary | None] = []  # what was found, as soon as that is certain
+_found: list[CallLibrary | None] = []  # the library or None, as soon as that is certain
 _failures: list[str] = []
 
 
 def call_library() -> CallLibrary | None:
-    """The library, built unless it is in the cache; None where there can be none.
+    """The library, from the cache or built now; None if there can be none.
 
     A compiler that does not work is asked again when the next function is captured, a few times.
     """
@@ -267,7 +261,7 @@ def _layouts_are_known() -> bool:
     return None not in known and torch_compat.device_code("cpu") is not None
 
 
-# What is asked before the library is trusted.
+# The tries that the library has to pass before it is trusted.
 
 
 def _samples() -> list[torch.Tensor]:
@@ -288,7 +282,7 @@ def _samples() -> list[torch.Tensor]:
 
 
 def _answers_rightly(library: CallLibrary) -> bool:
-    """Whether each of some tensors is like itself, and like no other, in exactly what differs."""
+    """Whether the library finds each sample like itself and unlike the others, exactly where they differ."""
     samples = _samples()
     checks = [(one, library.like(one)) for one in samples]
     if not all(is_like(other) is _alike(one, other) for one, is_like in checks for other in samples):
@@ -305,7 +299,7 @@ def _answers_rightly(library: CallLibrary) -> bool:
 
 
 def _notices_changes(library: CallLibrary) -> bool:
-    """Whether a stamp holds until its dictionary is changed, and not any more then."""
+    """Whether a stamp holds until its dictionary is changed, and no longer."""
     for dictionary, change in sample_changes():
         stamp = NamesStamp("sample", dictionary, {name: dictionary.get(name, MISSING) for name in ("name", "value")})
         kind, numbers = stamp.packed()

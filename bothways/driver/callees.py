@@ -46,7 +46,12 @@ class Callees:
 
     def __init__(self, compile: weakref.WeakMethod[Callable[[types.FunctionType], types.FunctionType]]) -> None:
         self._compile = compile
-        self.forget()
+        self._known: weakref.WeakKeyDictionary[
+            types.FunctionType, weakref.WeakKeyDictionary[type, types.FunctionType]
+        ] = weakref.WeakKeyDictionary()
+        self._kinds: Counter[types.CodeType] = Counter()  # how many functions of a code are compiled
+        self._renewed: Counter[types.CodeType] = Counter()  # how often one was compiled once more, for other defaults
+        self.left_out: dict[types.CodeType, Standing] = {}
 
     def compiled(self, target: Any) -> Any:
         """What to call instead of ``target``; it itself when it is nothing that can be compiled."""
@@ -89,14 +94,6 @@ class Callees:
                 "config.recompile_limit times. Pass what changes."
             )
         return count <= config.recompile_limit
-
-    def forget(self) -> None:
-        self._known: weakref.WeakKeyDictionary[
-            types.FunctionType, weakref.WeakKeyDictionary[type, types.FunctionType]
-        ] = weakref.WeakKeyDictionary()
-        self._kinds: Counter[types.CodeType] = Counter()
-        self._renewed: Counter[types.CodeType] = Counter()
-        self.left_out: dict[types.CodeType, Standing] = {}
 
 
 def _twin(function: types.FunctionType) -> types.FunctionType:

@@ -278,7 +278,6 @@ class CompiledFunction:
         )
         record.settings, record.code, record.cuda_graphs = settings_now(), lines_of(original), self.options.cuda_graphs
         pool.history.add(record)
-        pool.history.captures += 1
         pool.serial += 1
         pool.is_new = False
         return record

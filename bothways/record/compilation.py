@@ -58,14 +58,14 @@ class StageSpan(NamedTuple):
     seconds: float
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Compilation:
-    """One capture from start to end. Print it to read it in a few lines.
+    """One compilation from start to end. Print it to read it in a few lines.
 
-    ``name`` is that of the function, ``from_line`` where it goes on when it is the rest of one after a break.
-    ``failed_guard`` is the guard of the program before that did not hold, if there was one. ``seconds`` are by stage,
-    each without those inside it. ``graph`` is the captured one, ``graphs`` are texts of all of them: captured, joint,
-    forward, backward.
+    ``name`` is the function's, ``from_line`` the line it goes on from if this is the rest of it after a break.
+    ``failed_guard`` is the guard of the last program that failed, if there was a program. ``seconds`` are those of each
+    stage, without the stages inside it. ``graph`` is the captured graph; ``graphs`` are the texts of all of them:
+    captured, joint, forward, backward.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Compilation:
 
     @property
     def function(self) -> str:
-        """What was compiled, as people call it."""
+        """What was compiled: the function's name, with the line if it is the rest of one after a break."""
         return self.name if self.from_line is None else from_line(self.name, self.from_line)
 
     @property
@@ -108,12 +108,12 @@ class Compilation:
 
     @property
     def made(self) -> Program | None:
-        """The program that came of it, while there is one."""
+        """The program that it made, as long as that exists."""
         return next((program for reference, _ in list(self._holders) if (program := reference()) is not None), None)
 
     @property
     def program(self) -> Program | None:
-        """The program, while calls may take it."""
+        """The program that it made, as long as calls may run it."""
         for of_program, of_dispatcher in list(self._holders):
             program, dispatcher = of_program(), of_dispatcher()
             if program is not None and dispatcher is not None and dispatcher.has(program):
@@ -144,17 +144,17 @@ class Compilation:
 
     @property
     def was_captured(self) -> bool:
-        """Whether the call was looked at; not, where another tracer looked on."""
+        """Whether the call was captured at all; it is not while another tracer is active."""
         return "capture" in self.seconds
 
     @property
     def pieces(self) -> list[Piece]:
-        """How the parts of its graph run: forward, backward, and what was cut apart."""
+        """How the parts of its graph run: forward, backward, and parts that were cut."""
         return [] if self.outcome is None else self.outcome.pieces
 
     @property
     def kernels(self) -> int:
-        """How many kernels there are, of all its graphs."""
+        """How many kernels all its graphs have."""
         return sum(piece.kernels for piece in self.pieces)
 
     @property
@@ -173,9 +173,16 @@ class Compilation:
         """The graphs of that name: captured, joint, forward, backward."""
         return [graph for graph in self.graphs if graph.name == name]
 
+    @property
+    def _title(self) -> str:
+        return f"compilation {self.number} of {self.function}: {self.conclusion.value}"
+
+    def __repr__(self) -> str:
+        return f"<{self._title}>"
+
     def __str__(self) -> str:
         lines = [
-            f"compilation {self.number} of {self.function}: {self.conclusion.value}",
+            self._title,
             f"    why: {self.why}",
             f"    time: {timing([self])}",
         ]

@@ -19,7 +19,6 @@ class History:
     compilations: list[Compilation] = field(default_factory=list)
     parts: list[weakref.ref[Any]] = field(default_factory=list)
     rests: list[Standing] = field(default_factory=list)  # what goes on after a break and is not compiled
-    captures: int = 0
     # Where operations fail while their shapes are worked out, and plain Python comes through.
     disbelieved: set[Position] = field(default_factory=set)
     # The loops that train, of which each turn is a call of one program.

@@ -21,8 +21,8 @@ class Way(enum.Enum):
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """One kernel: its name in the text, the routine it runs in, the operations it computes, each with its line, and the
-    bytes it reads and writes at the sizes it was compiled for."""
+    """One kernel: its name in the generated text, the routine it runs in, the operations it computes, each with its
+    line, and the bytes it reads and writes at the sizes it was compiled for."""
 
     name: str
     routine: str
@@ -33,9 +33,9 @@ class KernelFacts:
 
 @dataclass(frozen=True)
 class Generated:
-    """What was generated for one graph: ``name`` says which, ``texts`` are programs by language.
+    """What was generated for one graph: ``name`` says which, ``texts`` are the programs by language.
 
-    ``from_cache`` where it was compiled before, by another process or for another function.
+    ``from_cache`` is True if it was compiled before, by another process or for another function.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Generated:
 
 @dataclass(frozen=True)
 class SavedValue:
-    """What a forward keeps for its backward: which value, what it is, its bytes, and the line that computed it."""
+    """A value that is saved for the backward: its name, what it is, its bytes, and the line that computed it."""
 
     name: str
     value: str
@@ -57,7 +57,7 @@ class SavedValue:
 
 @dataclass(frozen=True)
 class Piece:
-    """How a graph, or one piece of it, runs: ``name`` says which (forward, backward, a part), ``reason`` why so."""
+    """How one piece of a graph runs: ``name`` says which (forward, backward, a part), ``reason`` why not in kernels."""
 
     name: str
     way: Way
@@ -74,7 +74,7 @@ class Piece:
 
 @dataclass
 class Outcome:
-    """How one captured graph runs. Pieces that are compiled when they first run, as backwards are, come later."""
+    """How one captured graph runs. Pieces that are compiled at their first run, as backwards are, are added then."""
 
     function: str
     backend: str
@@ -83,12 +83,12 @@ class Outcome:
 
     @property
     def way(self) -> Way | None:
-        """The best of what its pieces do; None when a backend of the user's has not said."""
+        """The best way of its pieces; None if a backend of the user's runs it."""
         return next((way for way in Way if any(piece.way is way for piece in self.pieces)), None)
 
     @property
     def reasons(self) -> list[str]:
-        """Why not all of it is compiled."""
+        """Why some of it is not compiled."""
         return list(dict.fromkeys(piece.reason for piece in self.pieces if piece.reason))
 
     def __str__(self) -> str:

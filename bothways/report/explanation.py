@@ -32,7 +32,7 @@ from bothways.runtime.program import Check, Program
 from bothways.source_text import writable
 
 
-@dataclass
+@dataclass(repr=False)
 class Explanation:
     """What has become of a function so far. Printed, it is ten lines; ``details`` is all of it. Called with arguments,
     it runs the function once and returns an explanation that includes this call.
@@ -164,6 +164,8 @@ class Explanation:
         if not self.is_compiled:
             return f"{self.name} {NOT_COMPILED_FOR_THIS if self.has_run else NOT_COMPILED}"
         return writable("\n".join(ten_lines(self)))
+
+    __repr__ = __str__  # what a prompt shows
 
     @property
     def details(self) -> str:

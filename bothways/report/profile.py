@@ -196,6 +196,8 @@ class Profile:
     def __str__(self) -> str:
         return self.table()
 
+    __repr__ = __str__  # what a prompt shows
+
     def html(self, path: str | os.PathLike[str] | None = None) -> str:
         """The report of all compiled functions with these times, as one HTML file; written to ``path`` if given."""
         text = explanation_page(explained_everyone(), self, "profile")

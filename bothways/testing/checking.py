@@ -203,4 +203,4 @@ def _seen(observed: dict[str, Any]) -> str:
     count = 0
     with contextlib.suppress(RecursionError):
         count = sum(1 for _ in _tensors(observed["returned"], set()))
-    return f"returned {count} tensor{'s' * (count != 1)}"
+    return f"returned {count or 'no'} tensor{'s' * (count > 1)}"

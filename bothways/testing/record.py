@@ -60,14 +60,14 @@ class CompileCounterWithBackend:
     """
 
     def __init__(self, backend: str | Backend) -> None:
-        self.backend = backend
+        self.backend, self._compile = backend, lookup_backend(backend)  # a wrong name raises here
         self.clear()
 
     def __call__(self, gm: GraphModule, example_inputs: list[Tensor]) -> Callable[..., Any]:
         self.frame_count += 1
         self.op_count += len(call_nodes(gm))
         self.graphs.append(gm)
-        return lookup_backend(self.backend)(gm, example_inputs)
+        return self._compile(gm, example_inputs)
 
     def clear(self) -> None:
         """Start counting from zero and forget the graphs."""
@@ -121,12 +121,12 @@ class RecordGraphs:
     """
 
     def __init__(self, backend: str | Backend = "eager") -> None:
-        self.backend = backend
+        self.backend, self._compile = backend, lookup_backend(backend)  # a wrong name raises here
         self.records: list[Record] = []
 
     def __call__(self, gm: GraphModule, example_inputs: list[Tensor]) -> Callable[..., Any]:
         self.records.append(Record(gm, tuple(example_inputs)))
-        return lookup_backend(self.backend)(gm, example_inputs)
+        return self._compile(gm, example_inputs)
 
     @property
     def graphs(self) -> list[GraphModule]:

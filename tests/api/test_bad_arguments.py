@@ -51,6 +51,7 @@ CALLS = {
     "one of several": (lambda to: bothways.mark_dynamic(X, [0, 7]), IndexError, "dimension 7 of a tensor with 1"),
     "sizes of a number": (lambda to: bothways.mark_dynamic(3, 0), TypeError, "marked, and this is an int"),
     "a module is no function": (lambda to: bothways.disable(torch.nn.ReLU()), TypeError, "not a torch.nn.modules."),
+    "recorded by no backend": (lambda to: bothways.testing.RecordGraphs("nativ"), ValueError, "did you mean 'native'?"),
     "no such field": (lambda to: bothways.config.recompile_limt, AttributeError, "did you mean 'recompile_"),
 }
 

@@ -19,7 +19,12 @@ def test_a_function_that_agrees(backend):
     given = [torch.randn(3, 4), torch.randn(4, requires_grad=True)]
     found = check(lambda x, w: (x * w).sin().sum(-1), given, backend=backend)
     assert found and found.difference is None
-    assert "2 compiled calls agree" in str(found)
+    assert "2 compiled calls agree" in str(found) and str(found).endswith("returned 1 tensor")
+
+
+@pytest.mark.parametrize("returned, words", [(0.5, "no tensor"), ([torch.ones(1), torch.ones(2)], "2 tensors")])
+def test_what_plain_python_returned_is_told(returned, words):
+    assert str(check(lambda x: returned, [torch.ones(2)], backend="eager")).endswith(f"returned {words}")
 
 
 def test_a_whole_step_is_compared_and_everything_is_put_back():

@@ -226,7 +226,7 @@ TOLD = {
     ),
     copies: ("[call_unknown] a tensor is deep-copied", "Copy a tensor with clone()."),
     asks_for_an_address: (
-        "[call_unknown] id() of a tensor of shape (4,) and torch.float32",
+        "[call_unknown] id() of a torch.float32 tensor of shape (4,)",
         "Compare with `is`, or call id() outside the compiled function.",
     ),
     decides_by_chance: (
@@ -252,7 +252,7 @@ TOLD = {
     ),
     calls_numpy: ("[call_unknown] cannot call the built-in 'numpy.linspace'", NUMPY),
     refers_weakly: (
-        "[object_unknown] a weak reference is made to a tensor of shape (4,) and torch.float32",
+        "[object_unknown] a weak reference is made to a torch.float32 tensor of shape (4,)",
         "Make the weak reference outside the compiled function.",
     ),
     makes_a_generator: (
@@ -303,6 +303,8 @@ WITHOUT_PROGRAM = {
     "tensor_value": ["a decision depends on a number read from a tensor, known only when it runs"],
     "object_unknown": [
         "<the iterator of the loop at line 3> is a map, and only C code knows what it holds",
+        "L['a'] is a numpy.ndarray, and only C code knows what it holds",
+        "L['f'] is a _io.TextIOWrapper, and only C code knows what it holds",
         "autograd refuses L['x']: a view was changed",
         "L['module'] is a ScriptModule",
     ],

@@ -193,7 +193,7 @@ def test_compile_counter_with_backend():
     counter.clear()
     assert (counter.frame_count, counter.op_count, counter.graphs) == (0, 0, [])
     with pytest.raises(bothways.errors.InvalidBackend):
-        CompileCounterWithBackend("unknown")(gm, [x])
+        CompileCounterWithBackend("unknown")
 
 
 def test_record_graphs():

@@ -80,6 +80,20 @@ def test_a_function_at_its_limit_says_so():
     assert lines["plain"].startswith("test_a_function_at_its_limit_says_so") and "other calls" not in lines["next"]
 
 
+def test_a_prompt_shows_the_lines_and_a_list_of_compilations_their_titles():
+    def f(x):
+        return x * 2
+
+    compiled = bothways.compile(f)
+    compiled(X), compiled(torch.ones(7))
+    explanation = bothways.explain(compiled)
+    assert repr(explanation) == str(explanation)
+    assert repr(bothways.profile()) == str(bothways.profile())
+    name, [first, second] = f.__qualname__, bothways.history(compiled)
+    titles = [f"<compilation {one.number} of {name}: a program>" for one in (first, second)]
+    assert repr(bothways.history(compiled)) == f"[{', '.join(titles)}]" and str(first).startswith(titles[0][1:-1])
+
+
 def test_a_notebook_shows_the_lines_and_the_page():
     shown = bothways.explain(lambda x: x * 2)(X)._repr_html_()
     assert "&lt;lambda&gt;: captured whole" in shown.partition("</pre>")[0] and "<iframe srcdoc=" in shown

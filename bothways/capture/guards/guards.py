@@ -1,7 +1,7 @@
 """What a capture assumed about objects that existed before the call.
 
 A Guard is a template over Sources and constants; ``GuardSet`` keeps each one once, in the order capture
-relied on them, together with the source line that did. Rendering to checked code happens in ``emit``.
+relied on them, together with the source line that did. ``capture/program/guard_text.py`` writes them as code.
 """
 
 from __future__ import annotations

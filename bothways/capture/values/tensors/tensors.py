@@ -104,7 +104,7 @@ class TensorValue(Value):
         return overrides_functions(self.cls)
 
     def describe(self) -> str:
-        return f"a tensor of shape {self.fake.shape} and {self.fake.dtype}"
+        return f"a {self.fake.dtype} tensor of shape {tuple(self.fake.shape)}"
 
     def hash_key(self, tracer: Tracer) -> Hashable:
         return self
