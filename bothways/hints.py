@@ -104,6 +104,9 @@ FINER: tuple[tuple[str, str, str], ...] = (
         "Give operations tensors and constants: take what is needed out of the object before."
     )),
     ("call_unknown", r"deep-copied", "Copy a tensor with clone()."),
+    ("call_unknown", r"^checkpoint ", (
+        "Pass use_reentrant=False, which gives the same gradients; what else is kept or run again, leave to it."
+    )),
     ("call_unknown", r"^id\(\)", "Compare with `is`, or ask for it outside the compiled function."),
     ("tensor_value", r"random", f"{DRAW}, or draw it with torch.rand and choose with torch.where."),
     ("tensor_value", r"decision", "Decide with torch.where, or by shapes and Python values instead of tensor data."),

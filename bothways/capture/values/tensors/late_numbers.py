@@ -152,6 +152,8 @@ class LateNumber(Value):
 class ReadNumber(LateNumber):
     """``tensor.item()``, of the tensor as it was then."""
 
+    method = "item"
+
     def __init__(self, tracer: Tracer, kind: type, tensor: TensorValue) -> None:
         super().__init__(tracer, kind)
         self._moment = TensorMoment.now(tracer, tensor)
@@ -174,11 +176,11 @@ class ReadNumber(LateNumber):
     def rebuild(self, emitter: Emitter) -> str:
         has_passed = self._moment.has_passed(emitter.tracer)
         if self._moment.is_input and not has_passed:
-            return f"{emitter.rebuild(self._moment.tensor)}.item()"
+            return f"{emitter.rebuild(self._moment.tensor)}.{self.method}()"
         keep = _copied if has_passed else torch.Tensor.detach
         node = act_at(emitter.tracer, (self._moment,), self._moment.last, keep)
         node.meta["example_value"] = self._moment.tensor.fake.outline()
-        return f"{result_of(emitter, node, 'read')}.item()"
+        return f"{result_of(emitter, node, 'read')}.{self.method}()"
 
 
 class ReadTruth(ReadNumber):
