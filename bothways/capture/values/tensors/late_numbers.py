@@ -54,6 +54,8 @@ REFLECTED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 class LateNumber(Value):
     """A number that is not known before the graph has run."""
 
+    told_later = True
+
     def __init__(self, tracer: Tracer, *kinds: type, operands: Sequence[Value] = ()) -> None:
         self._tracer, self.kinds = tracer, kinds  # of several, data decides
         self._operands = operands
@@ -305,7 +307,7 @@ def late_math(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:
 
 def late_truth(tracer: Tracer, value: Value) -> Value | None:
     """``bool()`` of what is read behind the graph; None for all else."""
-    if isinstance(value, TensorValue) and value.is_single and not tracer.overrides.heeds_modes:
+    if isinstance(value, TensorValue) and value.is_single and not tracer.overrides.may_apply_to([value]):
         value = linked.protocols.call_attr(tracer, value, "item").realize()
     if not isinstance(value, LateNumber):
         return None
