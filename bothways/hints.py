@@ -117,6 +117,7 @@ FINER: tuple[tuple[str, str, str], ...] = (
         "Give operations tensors and constants: take them out of the object first."
     )),
     ("call_unknown", r"deep-copied", "Copy a tensor with clone()."),
+    ("call_unknown", r"^checkpoint ", "Pass use_reentrant=False: the gradients are the same, and it can be captured."),
     ("call_unknown", r"^id\(\)", "Compare with `is`, or call id() outside the compiled function."),
     ("tensor_value", r"random", f"{DRAW}, or draw it with torch.rand and choose with torch.where."),
     ("tensor_value", r"decision", "Decide with torch.where, or by shapes and Python values instead of tensor data."),

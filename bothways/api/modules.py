@@ -136,7 +136,7 @@ def state_of(module: torch.nn.Module) -> Any:
 def state_of_forward(method: types.MethodType) -> Any:
     """The state of the compiled function behind ``twin.forward``; None for any other method."""
     twin: Any = method.__self__
-    if not isinstance(twin, torch.nn.Module) or not _is_twin(twin):
+    if "__bothways_original__" not in type(twin).__dict__:
         return None
     return twin._bothways_forward.__bothways__ if method.__func__ is type(twin).__dict__.get("forward") else None
 

@@ -110,6 +110,10 @@ def formats(x):
     return x, f"{x}"
 
 
+def checkpoints(x):
+    return torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=True)
+
+
 def becomes_an_array(x):
     return x * float(x.numpy()[0])
 
@@ -223,6 +227,10 @@ TOLD = {
     adds_a_thing: (
         "[call_unknown] a tensor operation cannot take a Thing",
         "Give operations tensors and constants: take them out of the object first.",
+    ),
+    checkpoints: (
+        "[call_unknown] checkpoint is captured with use_reentrant=False and without context_fn",
+        "Pass use_reentrant=False, which gives the same gradients; what else is kept or run again, leave to it.",
     ),
     copies: ("[call_unknown] a tensor is deep-copied", "Copy a tensor with clone()."),
     asks_for_an_address: (

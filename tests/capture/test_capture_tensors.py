@@ -302,7 +302,7 @@ def test_a_tensor_attribute_set_inside_is_there_afterwards():
     [
         ("tensor_branch", lambda x: x + 1 if x.sum() > 0 else x),
         ("tensor_value", lambda x: x * x.sum().item()),
-        ("tensor_value", lambda x: x.tolist()),
+        ("tensor_value", lambda x: [x] * int(x[0])),
         ("tensor_value", lambda x: int(x[0]) + x),
         ("tensor_value", lambda x: f"{x}"),
         ("dynamic_shape", lambda x: x.nonzero()),

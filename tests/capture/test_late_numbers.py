@@ -110,6 +110,8 @@ def test_a_sum_over_calls():
         lambda x: min(x.sum().item(), 3) + 1,
         lambda x: isinstance(min(x.sum().item(), 3), float),
         lambda x: sorted([x.sum().item(), 1.0]),
+        lambda x: (x.sum().item() > 2) is True,
+        lambda x: x.sum().item() is x.sum().item(),
         lambda x: x.sum().item() ** 20,
         lambda x: x.sum().item() / 0 if x.shape[0] > 2 else x.sum().item() or 3,
         lambda x: torch.full((2,), x.sum().item()),
@@ -237,3 +239,14 @@ def test_a_truth_that_was_read_before_a_change():
     compiled = bothways.compile(program)
     for numbers in ([1.0, 2.0], [1.0, -2.0], [-1.0, -2.0]):
         assert program(torch.tensor(numbers)) == compiled(torch.tensor(numbers))
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_which_truth_it_is(fullgraph):
+    def program(x):
+        fine = torch.isfinite(x).all().item()
+        return (x + 1 if fine is True else x * 0), fine is None, fine is not False, x.sum().item() is None
+
+    compiled = bothways.compile(program, fullgraph=fullgraph)
+    for numbers in ([1.0, 2.0], [1.0, math.inf], [-1.0, 2.0], [math.nan, -1.0]):
+        assert repr(program(torch.tensor(numbers))) == repr(compiled(torch.tensor(numbers)))

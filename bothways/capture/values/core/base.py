@@ -30,6 +30,7 @@ class Value:
     """The base of all Values; ``source`` is set when the object existed before the call."""
 
     source: Source | None = None
+    told_later = False  # whether only the program finds out which number or truth it is
     holder: Value | None = None  # whose built-in part it is: an instance of a class that extends a built-in one
 
     # What the object is.

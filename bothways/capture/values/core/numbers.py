@@ -151,6 +151,8 @@ class NumberValue(Value):
 class OpenTruth(Value):
     """A comparison whose answer is found only when the program runs."""
 
+    told_later = True
+
     def __init__(self, content: torch.SymBool) -> None:
         self.content = content
 

@@ -20,7 +20,9 @@ except ImportError:
     FACTS: tuple[type, ...] = ()
     DTYPES: tuple[type, ...] = ()
     PURE: frozenset[Any] = frozenset()
+    ARRAY: type | None = None
 else:
+    ARRAY = numpy.ndarray
     NUMBERS = (numpy.float64, numpy.float32, numpy.int64, numpy.int32)
     TRUTHS = (numpy.bool_,)
     SCALARS = (*NUMBERS, *TRUTHS)

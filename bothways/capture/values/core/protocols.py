@@ -169,10 +169,24 @@ def same_object(tracer: Tracer, left: Value, right: Value) -> bool:
     left, right = left.realize(), right.realize()
     if left is right or left.identity() == right.identity():
         return True
+    if left.told_later or right.told_later:
+        return _same_later(tracer, *((left, right) if left.told_later else (right, left)))
     both_outside = left.source is not None and right.source is not None
     if both_outside and left.python_type() is right.python_type() and not isinstance(left, ConstantValue):
         tracer.guard("{s0} is not {s1}", left.source, right.source)
     return False
+
+
+def _same_later(tracer: Tracer, late: Value, other: Value) -> bool:
+    """``late is other`` where only the program finds out which object the one is: of truths there are two."""
+    if isinstance(other, ConstantValue) and other.content is None:
+        return False
+    kind = late.python_type()
+    if kind is not other.python_type():
+        return False
+    if kind is bool and isinstance(other, ConstantValue):
+        return truth(tracer, late) is other.content
+    tracer.stop("tensor_value", f"a decision depends on whether {late.describe()} is a certain object")
 
 
 def _is_no_singleton(tracer: Tracer, value: Value, other: Value) -> bool:

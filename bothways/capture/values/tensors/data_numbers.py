@@ -18,6 +18,7 @@ from bothways.capture.values.core.constants import constant_value
 from bothways.capture.values.core.handlers import HANDLERS, Handler
 from bothways.capture.values.core.numbers import NumberValue, number_value
 from bothways.capture.values.tensors.known_data import known_data
+from bothways.capture.values.tensors.late_lists import late_list
 from bothways.capture.values.tensors.late_numbers import ReadNumber, ReadTruth
 from bothways.capture.values.tensors.tensor_attributes import STOPS
 from bothways.capture.values.tensors.tensors import SPECIAL_METHODS, TensorValue
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 # So many elements of a list are read one by one.
 MOST_ELEMENTS = 64
+MOST_READ = 1024  # together, behind the graph
 MOST_LISTED = 1 << 14  # of a tensor that is known: each is a Value
 
 
@@ -83,12 +85,23 @@ def _tolist(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> 
     kind = _kind(tensor.fake.dtype)
     # Without a break allowed, whole numbers are wanted whatever the configuration says: lists of them are sizes.
     wanted = _is_wanted(tracer) or (kind is int and tracer.options.fullgraph and not tracer.symbols.only_looks)
-    if not wanted or kind is None or args or kwargs:
+    if args or kwargs:
         tracer.stop(*STOPS["tolist"])
-    sizes = [int(size) for size in tensor.fake.shape]  # a list has a length
-    if math.prod(sizes) > MOST_ELEMENTS:
-        tracer.stop(*STOPS["tolist"])
+    if not wanted or kind is None or math.prod(tensor.fake.shape) > MOST_ELEMENTS:
+        return _late(tracer, tensor)
+    for size in tensor.fake.shape:
+        int(size)  # a list has a length
     return _listed(tracer, tensor, kind)
+
+
+def _late(tracer: Tracer, tensor: TensorValue) -> Value:
+    """The numbers as they are read behind the graph. Whole ones are mostly sizes or indices: where a break is allowed,
+    plain Python makes a list of them."""
+    shape, own = tensor.fake.shape, bool if tensor.fake.dtype is torch.bool else _kind(tensor.fake.dtype)
+    fixed = tracer.options.fullgraph or (own is not int and all(type(size) is int for size in shape))
+    if own is None or not fixed or _is_wanted(tracer) or tracer.symbols.only_looks or math.prod(shape) > MOST_READ:
+        tracer.stop(*STOPS["tolist"])
+    return late_list(tracer, tensor, own, [int(size) for size in shape])
 
 
 def _listed(tracer: Tracer, tensor: TensorValue, kind: type) -> Value:

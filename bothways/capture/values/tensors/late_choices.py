@@ -5,7 +5,7 @@ The program calls them out there. Which of the numbers it is, and so whether it 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue

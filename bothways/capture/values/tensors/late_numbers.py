@@ -54,6 +54,8 @@ REFLECTED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 class LateNumber(Value):
     """A number that is not known before the graph has run."""
 
+    told_later = True
+
     def __init__(self, tracer: Tracer, *kinds: type, operands: Sequence[Value] = ()) -> None:
         self._tracer, self.kinds = tracer, kinds  # of several, data decides
         self._operands = operands
@@ -152,6 +154,8 @@ class LateNumber(Value):
 class ReadNumber(LateNumber):
     """``tensor.item()``, of the tensor as it was then."""
 
+    method = "item"
+
     def __init__(self, tracer: Tracer, kind: type, tensor: TensorValue) -> None:
         super().__init__(tracer, kind)
         self._moment = TensorMoment.now(tracer, tensor)
@@ -174,11 +178,11 @@ class ReadNumber(LateNumber):
     def rebuild(self, emitter: Emitter) -> str:
         has_passed = self._moment.has_passed(emitter.tracer)
         if self._moment.is_input and not has_passed:
-            return f"{emitter.rebuild(self._moment.tensor)}.item()"
+            return f"{emitter.rebuild(self._moment.tensor)}.{self.method}()"
         keep = _copied if has_passed else torch.Tensor.detach
         node = act_at(emitter.tracer, (self._moment,), self._moment.last, keep)
         node.meta["example_value"] = self._moment.tensor.fake.outline()
-        return f"{result_of(emitter, node, 'read')}.item()"
+        return f"{result_of(emitter, node, 'read')}.{self.method}()"
 
 
 class ReadTruth(ReadNumber):
@@ -303,7 +307,7 @@ def late_math(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:
 
 def late_truth(tracer: Tracer, value: Value) -> Value | None:
     """``bool()`` of what is read behind the graph; None for all else."""
-    if isinstance(value, TensorValue) and value.is_single and not tracer.overrides.heeds_modes:
+    if isinstance(value, TensorValue) and value.is_single and not tracer.overrides.may_apply_to([value]):
         value = linked.protocols.call_attr(tracer, value, "item").realize()
     if not isinstance(value, LateNumber):
         return None
