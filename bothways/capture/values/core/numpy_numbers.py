@@ -19,6 +19,7 @@ except ImportError:
     LIMITS: tuple[type, ...] = ()
     FACTS: tuple[type, ...] = ()
     DTYPES: tuple[type, ...] = ()
+    GENERATORS: tuple[Any, ...] = ()
     PURE: frozenset[Any] = frozenset()
 else:
     NUMBERS = (numpy.float64, numpy.float32, numpy.int64, numpy.int32)
@@ -27,6 +28,7 @@ else:
     CALLABLES = (numpy.ufunc, type(numpy.prod))
     LIMITS = (numpy.finfo, numpy.iinfo)
     FACTS = (numpy.dtype, *LIMITS)
+    GENERATORS = (numpy.random.RandomState,)
     # Those of plain numbers; others have fields, whose names can change.
     _CODES = numpy.typecodes["AllInteger"] + numpy.typecodes["AllFloat"] + "?"
     DTYPES = tuple({type(numpy.dtype(code)) for code in _CODES})
