@@ -65,6 +65,7 @@ from bothways.capture.values.tensors import (
     tensor_state,
     tensor_subclasses,
 )
+from bothways.capture.values.tensors.arrays import as_index
 from bothways.capture.values.tensors.assumptions import takes_for_granted, usually
 from bothways.capture.values.tensors.known_data import known_truth
 from bothways.capture.values.tensors.late_numbers import LateNumber, late_math
@@ -93,7 +94,8 @@ linked.link(
     NumberValue=NumberValue, NumpyNumber=NumpyNumber, ObjectValue=ObjectValue, RangeIterator=RangeIterator,
     ReversedListIterator=ReversedListIterator, SequenceIterator=SequenceIterator, SetValue=SetValue,
     SliceValue=SliceValue, TensorValue=TensorValue, TupleValue=TupleValue,
-    apply_autograd_function=apply_autograd_function, call_device=call_device, call_function=call_function,
+    apply_autograd_function=apply_autograd_function, as_index=as_index, call_device=call_device,
+    call_function=call_function,
     class_attribute=class_attribute, construct=construct, derived=derived,
     fill_payload=fill_payload, format_text=format_text, formatted=formatted, grad_fn_of=grad_fn_of,
     handler_table=handler_table,

@@ -20,6 +20,7 @@ except ImportError:
     FACTS: tuple[type, ...] = ()
     DTYPES: tuple[type, ...] = ()
     GENERATORS: tuple[Any, ...] = ()
+    ARRAYS: tuple[type, ...] = ()
     PURE: frozenset[Any] = frozenset()
 else:
     NUMBERS = (numpy.float64, numpy.float32, numpy.int64, numpy.int32)
@@ -29,6 +30,7 @@ else:
     LIMITS = (numpy.finfo, numpy.iinfo)
     FACTS = (numpy.dtype, *LIMITS)
     GENERATORS = (numpy.random.RandomState,)
+    ARRAYS = (numpy.ndarray,)
     # Those of plain numbers; others have fields, whose names can change.
     _CODES = numpy.typecodes["AllInteger"] + numpy.typecodes["AllFloat"] + "?"
     DTYPES = tuple({type(numpy.dtype(code)) for code in _CODES})
