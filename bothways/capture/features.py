@@ -66,6 +66,7 @@ from bothways.capture.values.tensors import (
     tensor_state,
     tensor_subclasses,
 )
+from bothways.capture.values.tensors.arrays import as_index
 from bothways.capture.values.tensors.assumptions import takes_for_granted, usually
 from bothways.capture.values.tensors.known_data import known_truth
 from bothways.capture.values.tensors.late_choices import late_extreme
@@ -80,9 +81,9 @@ from bothways.capture.wrap import COMPILED, library_value
 FEATURES = (
     anomaly, assumptions, attention_masks, autograd_functions, averages, backwards, builtin_functions, builtin_types,
     caught_warnings, changing_data, clipping, constructors, data_checks, data_numbers, data_sizes, dict_methods,
-    formatting, function_modes, gradients, hooks, instance_dicts, late_arrays, mapped, modules, numpy_calls, numpy_dtypes, object_methods,
-    old_variables, opcodes, optimizer_steps, own_graphs, partials, saved_tensors, scaled_steps, schedules, sequences,
-    settings, tensor_state, tensor_subclasses, torch_contexts, transforms,
+    formatting, function_modes, gradients, hooks, instance_dicts, late_arrays, mapped, modules, numpy_calls,
+    numpy_dtypes, object_methods, old_variables, opcodes, optimizer_steps, own_graphs, partials, saved_tensors,
+    scaled_steps, schedules, sequences, settings, tensor_state, tensor_subclasses, torch_contexts, transforms,
 )  # fmt: skip
 
 linked.link(
@@ -94,7 +95,8 @@ linked.link(
     NumberValue=NumberValue, NumpyNumber=NumpyNumber, ObjectValue=ObjectValue, RangeIterator=RangeIterator,
     ReversedListIterator=ReversedListIterator, SequenceIterator=SequenceIterator, SetValue=SetValue,
     SliceValue=SliceValue, TensorValue=TensorValue, TupleValue=TupleValue,
-    apply_autograd_function=apply_autograd_function, call_device=call_device, call_function=call_function,
+    apply_autograd_function=apply_autograd_function, as_index=as_index, call_device=call_device,
+    call_function=call_function,
     class_attribute=class_attribute, construct=construct, derived=derived,
     fill_payload=fill_payload, format_text=format_text, formatted=formatted, grad_fn_of=grad_fn_of,
     handler_table=handler_table,

@@ -54,6 +54,7 @@ from bothways.capture.values.objects.messages import LoggerValue
 from bothways.capture.values.objects.objects import ObjectValue
 from bothways.capture.values.objects.simple_namespaces import SimpleNamespaceValue
 from bothways.capture.values.tensors.attention_params import AttentionParams
+from bothways.capture.values.tensors.numpy_random import NumpyRandomValue, method_of_generator
 from bothways.capture.values.tensors.random_numbers import RandomValue
 from bothways.capture.values.tensors.tensor_subclasses import check_class
 from bothways.capture.values.tensors.tensors import TensorValue
@@ -104,6 +105,8 @@ def library_value(tracer: Tracer, obj: Any) -> Value:
     if issubclass(kind, types.ModuleType):
         return NamespaceValue(obj)
     if kind is types.MethodType:
+        if (drawing := method_of_generator(tracer, obj)) is not None:
+            return drawing
         return MethodValue(library_value(tracer, obj.__func__), library_value(tracer, obj.__self__))
     if _is_callable_fact(obj):
         owner = getattr(obj, "__self__", None)
@@ -187,6 +190,9 @@ def _look_function(tracer: Tracer, obj: Any, source: Source) -> Value:
 
 def _look_method(tracer: Tracer, obj: Any, source: Source) -> Value:
     tracer.guard("type({s0}) is {c0}", source, types.MethodType)
+    if type(obj.__self__) in numpy_numbers.GENERATORS:
+        tracer.guard("{s0}.__name__ == {c0}", source, obj.__name__)
+        return BoundBuiltin(tracer.wrap(obj.__self__, Attr(source, "__self__")), obj.__name__)
     function = tracer.wrap(obj.__func__, Attr(source, "__func__"))
     value = MethodValue(function, tracer.wrap(obj.__self__, Attr(source, "__self__")), source)
     tracer.remember(obj, value)
@@ -369,6 +375,7 @@ BY_TYPE: dict[type, Wrapper] = {
     type(functools.lru_cache(len)): _look_cached,
     torch.autocast: external_autocast,
     random.Random: RandomValue.external,
+    **dict.fromkeys(numpy_numbers.GENERATORS, NumpyRandomValue.external),
     torch_compat.SDPAParams: AttentionParams.external,
 }
 

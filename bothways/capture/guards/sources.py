@@ -156,6 +156,20 @@ class InjectedItem(SourceStep):
 
 
 @path_step
+class TensorOf(SourceStep):
+    """What a function of the program's namespace makes of the base, another object each time."""
+
+    function: Injected
+
+    def code(self, base: str) -> str:
+        return f"{self.function.code('')}({base})"
+
+    @property
+    def name(self) -> str:
+        return f"{self.function.label}({self.origin.name})"
+
+
+@path_step
 class Cell(SourceStep):
     """The content of a function's closure cell."""
 

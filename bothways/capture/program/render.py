@@ -226,13 +226,13 @@ class _Generators:
 
 def _draw(tracer: Tracer, emitter: Emitter) -> _Generators:
     """Write the calls of random number generators; they come before everything else."""
-    used = [emitter.read(_source_of(value)) for value in outside(tracer)]
+    used = {emitter.read(_source_of(value)): value for value in outside(tracer)}
     states = {name: emitter.names.fresh("drawn_state") for name in used}
     place = len(emitter.loads)
     for draw in tracer.effects.draws:
         draw.emit(emitter)
-    ask = [f"{state} = {name}.getstate()" for name, state in states.items()]
-    return _Generators(place, ask, [f"{name}.setstate({state})" for name, state in states.items()])
+    ask = [f"{state} = {name}.{used[name].asks}()" for name, state in states.items()]
+    return _Generators(place, ask, [f"{name}.{used[name].puts_back}({state})" for name, state in states.items()])
 
 
 def _retried(

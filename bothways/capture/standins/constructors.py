@@ -11,6 +11,14 @@ def of_numbers(data: Any, dtype: torch.dtype | None) -> torch.Tensor:
     return torch.tensor(data, dtype=torch.get_default_dtype() if dtype is None else dtype, device="cpu")
 
 
+def of_array(
+    content: torch.Tensor, dtype: torch.dtype | None = None, device: Any = None, requires_grad: bool = False
+) -> torch.Tensor:
+    """``torch.tensor`` of an array, whose content is in a tensor."""
+    own = content.clone().to(device=device, dtype=content.dtype if dtype is None else dtype)
+    return own.requires_grad_() if requires_grad else own
+
+
 def of_sizes(sizes: tuple[int, ...], dtype: torch.dtype | None) -> torch.Tensor:
     return torch.empty(sizes, dtype=torch.get_default_dtype() if dtype is None else dtype, device="cpu")
 

@@ -285,13 +285,15 @@ def CONTAINS_OP(frame: Frame, inst: Instruction) -> None:
 @opcode
 def BINARY_SUBSCR(frame: Frame, inst: Instruction) -> None:
     key, container = frame.pop(), frame.pop()
-    frame.push(container.realize().get_item(frame.tracer, key.realize()))
+    owner = container.realize()
+    frame.push(owner.get_item(frame.tracer, linked.as_index(frame.tracer, owner, key).realize()))
 
 
 @opcode
 def STORE_SUBSCR(frame: Frame, inst: Instruction) -> None:
     key, container, value = frame.pop(), frame.pop(), frame.pop()
-    container.realize().set_item(frame.tracer, key.realize(), value)
+    owner = container.realize()
+    owner.set_item(frame.tracer, linked.as_index(frame.tracer, owner, key).realize(), value)
 
 
 @opcode

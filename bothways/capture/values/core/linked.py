@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from bothways.capture.values.objects.builtins import BuiltinValue as BuiltinValue
     from bothways.capture.values.objects.objects import ObjectValue as ObjectValue
     from bothways.capture.values.objects.regular_expressions import look_for as look_for
+    from bothways.capture.values.tensors.arrays import as_index as as_index
     from bothways.capture.values.tensors.assumptions import takes_for_granted as takes_for_granted
     from bothways.capture.values.tensors.assumptions import usually as usually
     from bothways.capture.values.tensors.known_data import known_truth as known_truth

@@ -19,6 +19,8 @@ except ImportError:
     LIMITS: tuple[type, ...] = ()
     FACTS: tuple[type, ...] = ()
     DTYPES: tuple[type, ...] = ()
+    GENERATORS: tuple[Any, ...] = ()
+    ARRAYS: tuple[type, ...] = ()
     PURE: frozenset[Any] = frozenset()
     ARRAY: type | None = None
 else:
@@ -29,6 +31,8 @@ else:
     CALLABLES = (numpy.ufunc, type(numpy.prod))
     LIMITS = (numpy.finfo, numpy.iinfo)
     FACTS = (numpy.dtype, *LIMITS)
+    GENERATORS = (numpy.random.RandomState,)
+    ARRAYS = (numpy.ndarray,)
     # Those of plain numbers; others have fields, whose names can change.
     _CODES = numpy.typecodes["AllInteger"] + numpy.typecodes["AllFloat"] + "?"
     DTYPES = tuple({type(numpy.dtype(code)) for code in _CODES})

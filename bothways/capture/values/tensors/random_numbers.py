@@ -19,6 +19,7 @@ from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments
 from bothways.capture.values.core.numbers import number_value
 from bothways.runtime.nodes import ApplyFunction
+from bothways.source_text import described
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -65,41 +66,48 @@ class RandomValue(Value):
     """A ``random.Random``: one from outside, or one that the captured code made."""
 
     only_registers = False
+    draws, state = DRAWS, STATE
+    asks, puts_back = "getstate", "setstate"
+    library = "random"
 
     def __init__(self, source: Source) -> None:
         self.source = source
 
+    def model(self) -> Any:
+        """Another generator of the kind."""
+        return random.Random(0)
+
     @classmethod
-    def external(cls, tracer: Tracer, obj: random.Random, source: Source) -> RandomValue:
-        tracer.guard("type({s0}) is {c0}", source, random.Random)
+    def external(cls, tracer: Tracer, obj: Any, source: Source) -> RandomValue:
+        tracer.guard("type({s0}) is {c0}", source, type(obj))
         value = cls(source)
         tracer.remember(obj, value)
         return value
 
     def python_type(self) -> type:
-        return random.Random
+        return type(self.model())
 
     def hash_key(self, tracer: Tracer) -> Hashable:
         return self
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        if name in DRAWS or name in STATE:
+        if name in self.draws or name in self.state:
             return linked.BoundBuiltin(self, name)
         return super().get_attr(tracer, name)
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        if name in DRAWS:
+        if name in self.draws:
             return self._draw(tracer, name, args, kwargs)
-        if name in STATE and not kwargs and all(_can_be_passed(arg) for arg in args):
+        if name in self.state and not kwargs and all(_can_be_passed(arg) for arg in args):
             return self._line(tracer, name, args)
         return super().call_method(tracer, name, args, kwargs)
 
     def _draw(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         positional, keywords = constant_arguments(tracer, args, kwargs)
         # Another generator tells what kind of number comes out, and whether the arguments are right.
-        number = tracer.run_const(getattr(random.Random(0), name), *positional, **keywords)
+        number = tracer.run_const(getattr(self.model(), name), *positional, **keywords)
         if type(number) not in (int, float):
-            tracer.stop("call_unknown", f"random.{name} draws a {type(number).__name__}")
+            tracer.stop("call_unknown", f"{self.library}.{name} draws {described(type(number))}")
         arguments = [*args, *kwargs.values()]
         named = [""] * len(args) + [f"{keyword}=" for keyword in kwargs]
         source = self._record(tracer, name, arguments, named)
