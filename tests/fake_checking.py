@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from bothways.fake import NotThin, answer, thin_like
+from bothways.fake.formulas import shares_extreme
 from bothways.fake.mode import UNFORESEEN
 from bothways.fake.rules import rule_for
 from bothways.torch_compat import tree_flatten, tree_map_only, tree_unflatten
@@ -60,6 +61,8 @@ class Checking(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         with _disable_current_modes():
+            if func is torch.ops.aten.mul.Tensor and shares_extreme(*args):
+                return func(*args)  # autograd takes tensors below a mode for stand-ins; the rule is that of tensors
             if self.variants and self.is_new(func, args, kwargs):
                 self.check_variants(func, args, kwargs)
             return self.check(func, args, kwargs)

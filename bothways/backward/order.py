@@ -12,46 +12,10 @@ from typing import Any
 import torch
 
 from bothways.torch_compat import backward_engine
+from bothways.torch_compat.engine_queue import EngineQueue
 
 ROOT = "torch::autograd::GraphRoot"
 LEAF = "torch::autograd::AccumulateGrad"
-
-
-class _Ready:
-    """What can run, as C++ keeps it: of those made at one time the order is that of its heap."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, Any]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._heap)
-
-    def push(self, when: float, node: Any) -> None:
-        self._heap.append((when, node))
-        self._rise(len(self._heap) - 1, (when, node))
-
-    def _rise(self, place: int, item: tuple[float, Any]) -> None:
-        heap = self._heap
-        while place > 0 and heap[(place - 1) // 2][0] < item[0]:
-            heap[place] = heap[(place - 1) // 2]
-            place = (place - 1) // 2
-        heap[place] = item
-
-    def pop(self) -> Any:
-        heap = self._heap
-        top, last = heap[0], heap.pop()
-        if heap:
-            place, count = 0, len(heap)
-            while 2 * place + 2 < count:
-                right = 2 * place + 2
-                child = right - 1 if heap[right][0] < heap[right - 1][0] else right
-                heap[place] = heap[child]
-                place = child
-            if 2 * place + 1 < count:
-                heap[place] = heap[2 * place + 1]
-                place = 2 * place + 1
-            self._rise(place, last)
-        return top[1]
 
 
 def order_of(roots: Iterable[torch.Tensor], inputs: Sequence[Any], names: Sequence[str]) -> list[int] | None:
@@ -113,7 +77,7 @@ def _handed_over(following: dict[Any, list[Any]], waiting: dict[Any, int], runs:
 
 
 def _as_eager(following: dict[Any, list[Any]], waiting: dict[Any, int], runs: set[Any] | None) -> list[Any]:
-    ready, order = _Ready(), [None]
+    ready, order = EngineQueue(), [None]
 
     def reach(others: list[Any]) -> None:
         for other in others:

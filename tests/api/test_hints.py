@@ -230,7 +230,7 @@ TOLD = {
     ),
     checkpoints: (
         "[call_unknown] checkpoint is captured with use_reentrant=False and without context_fn",
-        "Pass use_reentrant=False, which gives the same gradients; what else is kept or run again, leave to it.",
+        "Pass use_reentrant=False: the gradients are the same, and it can be captured.",
     ),
     copies: ("[call_unknown] a tensor is deep-copied", "Copy a tensor with clone()."),
     asks_for_an_address: (

@@ -211,8 +211,8 @@ def test_nan_and_infinity(dtype):
         (function, x, y)
         for function in (
             torch.maximum, torch.minimum, torch.fmax, torch.fmin, torch.add, torch.mul, torch.div, torch.atan2,
-            torch.pow, torch.remainder, torch.fmod, torch.floor_divide, torch.eq, torch.lt, torch.ge, torch.xlogy,
-            torch.logaddexp, torch.hypot, torch.copysign, torch.heaviside, torch.logical_and, torch.logical_xor,
+            torch.pow, torch.remainder, torch.fmod, torch.eq, torch.lt, torch.ge, torch.xlogy, torch.logaddexp,
+            torch.hypot, torch.copysign, torch.heaviside, torch.logical_and, torch.logical_xor,
         )
     ], *[
         (function, x)
@@ -230,6 +230,8 @@ def test_nan_and_infinity(dtype):
             lambda x: x.logsumexp(1), lambda x: x.norm(dim=1), lambda x: x.any(1), lambda x: x.all(1),
         )
     ])  # fmt: skip
+    # What ATen rounds in between is left to it.
+    check(torch.floor_divide, x, y, left=["floor_divide"] if dtype is torch.bfloat16 else [])
 
 
 def test_products_of_half_precision_are_left_to_aten():

@@ -131,10 +131,7 @@ class CompiledNode(torch.autograd.Function):
         # What ``set_materialize_grads``, ``save_for_backward`` and ``mark_non_differentiable`` would set.
         ctx.graph, ctx.materialize_grads = graph, False
         if graph.in_order:
-            inputs = tuple([
-                value._base if place in graph.in_order else value  # type: ignore[misc]
-                for place, value in enumerate(inputs)
-            ])  # fmt: skip
+            inputs = _behind(inputs, graph.in_order)
         if graph.is_random:
             ctx.random_states = random_states(graph.gpus)
         if not graph.looks_at_grad_mode:
@@ -306,6 +303,11 @@ def in_order(inputs: Sequence[torch.Tensor], places: Sequence[int]) -> list[torc
     for place in reversed(places):
         values[place] = _ALIAS(values[place])
     return values
+
+
+def _behind(inputs: Sequence[torch.Tensor], places: Sequence[int]) -> tuple[Any, ...]:
+    """The inputs, with the leaves again that ``in_order`` has put tensors in front of."""
+    return tuple([value._base if place in places else value for place, value in enumerate(inputs)])
 
 
 def _without_views(graph: Graph, results: Sequence[Any]) -> Sequence[Any]:

@@ -189,8 +189,7 @@ def _trace_joint(
             differentiable, _parts(behind), _reached(behind, wrapped),
             frozenset(recorder.graph.nodes), hidden=len(hidden or ()), variables=variables,
             stand_ins=_stand_ins(recorder), keeping=kept, recounted=_recounted(wrapped, versions, updates),
-            views=tuple(value._is_view() for value in results.values),
-            leaf_order=order,
+            views=tuple(value._is_view() for value in results.values), leaf_order=order,
         )  # fmt: skip
         if grad:
             _check_reached(joint, inputs)

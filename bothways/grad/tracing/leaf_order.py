@@ -10,40 +10,7 @@ from typing import Any
 
 import torch
 
-
-class _Ready:
-    """The engine's queue: of the nodes that may run the youngest first, and leaves before all. Which of several leaves
-    comes first is decided by how C++ keeps a heap."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, Any]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._heap)
-
-    def push(self, node: Any) -> None:
-        self._heap.append((node._sequence_nr(), node))
-        self._rise(len(self._heap) - 1)
-
-    def pop(self) -> Any:
-        heap = self._heap
-        first, last = heap[0], heap.pop()
-        if heap:
-            hole, size = 0, len(heap)
-            while 2 * hole + 1 < size:
-                right = 2 * hole + 2
-                child = right if right < size and heap[right][0] >= heap[right - 1][0] else right - 1
-                heap[hole], hole = heap[child], child
-            heap[hole] = last
-            self._rise(hole)
-        return first[1]
-
-    def _rise(self, place: int) -> None:
-        heap = self._heap
-        item = heap[place]
-        while place and heap[(place - 1) // 2][0] < item[0]:
-            heap[place], place = heap[(place - 1) // 2], (place - 1) // 2
-        heap[place] = item
+from bothways.torch_compat.engine_queue import EngineQueue
 
 
 def leaf_order(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> tuple[int, ...]:
@@ -53,7 +20,7 @@ def leaf_order(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) 
     waiting = _waiting(roots)
     waiting.update(roots)
     places = {id(value): place for place, value in enumerate(inputs)}
-    ready, order = _Ready(), list[int]()
+    ready, order = EngineQueue(), list[int]()
     _arrive(ready, waiting, roots)
     while ready:
         node = ready.pop()
@@ -78,12 +45,12 @@ def _waiting(roots: Sequence[Any]) -> Counter[Any]:
     return counts
 
 
-def _arrive(ready: _Ready, waiting: Counter[Any], nodes: Sequence[Any]) -> None:
+def _arrive(ready: EngineQueue, waiting: Counter[Any], nodes: Sequence[Any]) -> None:
     for node in nodes:
         if node is not None:
             waiting[node] -= 1
             if not waiting[node]:
-                ready.push(node)
+                ready.push(node._sequence_nr(), node)
 
 
 def hooked_in_order(order: Sequence[int], inputs: Sequence[torch.Tensor]) -> tuple[int, ...]:

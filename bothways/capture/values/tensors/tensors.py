@@ -37,6 +37,7 @@ from bothways.capture.values.core.constants import ConstantValue, constant_argum
 from bothways.capture.values.core.numbers import NumberValue
 from bothways.capture.values.objects.caught_warnings import innermost, is_ignored
 from bothways.capture.values.tensors.places import selected, written
+from bothways.capture.values.tensors.strides import check_strides
 from bothways.capture.values.tensors.tensor_attributes import (
     HOOK_METHODS,
     LATER,
@@ -187,11 +188,10 @@ class TensorValue(Value):
                 return result
         if self.is_stripped and (name in HOOK_METHODS or name == "requires_grad_"):
             tracer.stop("tensor_subclass", f"Tensor.{name} is called on a {self.cls.__name__}")
-        if name == "stride" and self.source is None and any(size <= 1 for size in self.fake.shape):
-            # A dimension of one element can have any stride, and the fakes choose another than the kernels do.
-            tracer.stop("attribute_unknown", "cannot tell the strides of a computed tensor with a dimension of size 1")
         if name in METADATA_METHODS:
             positional, keywords = constant_arguments(tracer, args, kwargs)
+            if name == "stride" and self.source is None:
+                check_strides(tracer, self, *positional, **keywords)
             return constant_value(tracer.run_const(METADATA_METHODS[name], self.fake, *positional, **keywords), tracer)
         if name == "__len__":
             return constant_value(self.first_size(tracer))
