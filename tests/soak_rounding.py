@@ -42,6 +42,8 @@ class Rounding(TorchDispatchMode):
         return result
 
     def _move(self, tensor):
+        if tensor.is_meta:  # PyTorch asks what shape a result will have
+            return
         digits = torch.randint(-1, 2, tensor.shape, generator=self.generator)
         moved = tensor * (1 + torch.finfo(tensor.dtype).eps * digits.double()).to(tensor.dtype)
         tensor.copy_(torch.where(tensor == tensor.round(), tensor, moved))  # a whole number may be exact
