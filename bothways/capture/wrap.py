@@ -201,7 +201,7 @@ def _look_method(tracer: Tracer, obj: Any, source: Source) -> Value:
     return value
 
 
-def _look_class(tracer: Tracer, obj: Any, source: Source) -> Value:
+def _look_class(tracer: Tracer, obj: Any, source: Source) -> ClassValue:
     tracer.guard("{s0} is {c0}", source, obj)
     return ClassValue.of(tracer, obj)
 
@@ -223,8 +223,7 @@ def _look_callable(tracer: Tracer, obj: Any, source: Source) -> Value:
     if isinstance(owner, type) and (method := handled_class_method(obj)) is not None:
         tracer.guard("type({s0}) is {c0}", source, type(obj))
         tracer.guard("{s0}.__name__ == {c0}", source, obj.__name__)
-        tracer.wrap(owner, Attr(source, "__self__"))
-        return BoundClassMethod(ClassValue.of(tracer, owner), method)
+        return BoundClassMethod(_look_class(tracer, owner, Attr(source, "__self__")), method)
     tracer.guard("{s0} is {c0}", source, obj)
     return _callable(obj)
 
