@@ -88,7 +88,8 @@ FEATURES = (
 
 linked.link(
     BaseMethod=BaseMethod, BoundBuiltin=BoundBuiltin, BoundClassMethod=BoundClassMethod, BuiltinValue=BuiltinValue,
-    CLASS_METHODS=CLASS_METHODS, COMPILED=COMPILED, ClassMethodCall=ClassMethodCall, ClassValue=ClassValue, DICT_METHODS=DICT_METHODS,
+    CLASS_METHODS=CLASS_METHODS, COMPILED=COMPILED, ClassMethodCall=ClassMethodCall, ClassValue=ClassValue,
+    DICT_METHODS=DICT_METHODS,
     DictIterator=DictIterator, DictValue=DictValue, GeneratorValue=GeneratorValue, InstanceDict=InstanceDict,
     LateNumber=LateNumber, LateText=LateText,
     ListIterator=ListIterator, ListValue=ListValue, MISSING=MISSING, ModuleValue=ModuleValue,

@@ -10,10 +10,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
-from bothways.capture.values.core import protocols
+from bothways.capture.values.core import protocols, wording
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
-from bothways.capture.values.core.wording import name_in_c
+from bothways.capture.values.core.raised import Raised
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -39,9 +39,20 @@ def reject_attribute(tracer: Tracer, owner: Value, name: str) -> NoReturn:
     kind = owner.python_type()
     if kind.__module__ == "builtins":
         tracer.run_const(setattr, kind(), name, None)  # raises what this version of Python says
-    known = hasattr(kind, name)
-    message = f"attribute {name!r} is read-only" if known else f"has no attribute {name!r}"
-    tracer.throw(AttributeError, f"{name_in_c(kind)!r} object {message}")
+    refuse_attribute(tracer, owner, name, hasattr(kind, name))
+
+
+def refuse_attribute(tracer: Tracer, owner: Value, name: str, is_known: bool) -> NoReturn:
+    """Complain about an attribute that is to be stored in an object, or deleted, which cannot have any of its own."""
+    kind = wording.name_in_c(owner.python_type())
+    if is_known:
+        tracer.throw(AttributeError, f"{kind!r} object attribute {name!r} is read-only")
+    try:
+        tracer.throw(AttributeError, f"{kind!r} object has no attribute {name!r}{wording.NO_PLACE}")
+    except Raised as error:
+        if wording.SINCE_313:
+            error.value.tell(tracer, name=ConstantValue(name), obj=owner)
+        raise
 
 
 def call_from_table(
