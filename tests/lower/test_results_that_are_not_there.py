@@ -22,7 +22,8 @@ def test_a_recurrent_layer_without_gradients_is_run_by_its_graph(training, backe
             return {"results": function(torch.linspace(-1, 1, 3 * call).view(call, 1, 3))}
 
     calls = [5, 5, 7, 7, 6]
-    agree(program, observe, *calls, backend=backend, fullgraph=True, programs=2, within={"kernels_for_small_graphs": True})
+    options = {"fullgraph": True, "programs": 2, "within": {"kernels_for_small_graphs": True}}
+    agree(program, observe, *calls, backend=backend, **options)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

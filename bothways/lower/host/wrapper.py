@@ -27,7 +27,9 @@ def as_laid_out(
 ) -> torch.Tensor | None:
     """A result of ATen with the strides and the dtype that kernels rely on; copied when it has others, and noted. What
     is only for a backward, as what a recurrent layer leaves, may not be there where there will be none."""
-    if tensor is None or tensor.dtype is dtype and all(
+    if tensor is None:
+        return None
+    if tensor.dtype is dtype and all(
         size < 2 or one == other for size, one, other in zip(tensor.shape, tensor.stride(), strides, strict=True)
     ):
         return tensor
