@@ -203,8 +203,8 @@ def _only_computes(side: Tracer, arguments: list[Value]) -> bool:
         return False
     if not any(map(_has_size, arguments)):
         return True
-    given = {arg.source.root for arg in arguments if arg.source is not None}
-    return all(_is_definition(guard) or given.issuperset(_roots(guard)) for guard in side.assumptions.guards)
+    roots = {arg.source.root for arg in arguments if arg.source is not None}
+    return all(_is_definition(guard) or roots.issuperset(_roots(guard)) for guard in side.assumptions.guards)
 
 
 def _roots(guard: Guard) -> set[Source]:
@@ -273,10 +273,10 @@ def _now(tracer: Tracer, arg: Value) -> Any:
         return arg.content
     if isinstance(arg, NumberValue):
         return hint(arg.content)
-    found = tracer.object_of(arg)
-    if found is None:
+    obj = tracer.object_of(arg)
+    if obj is None:
         raise ResultIsRemembered
-    return found
+    return obj
 
 
 def _is_same(value: Value, obj: object) -> bool:
@@ -305,20 +305,20 @@ def _are_same(values: Iterable[Value], objects: Iterable[object]) -> bool:
 
 def _parts(value: Value, arguments: Iterable[Value]) -> Iterable[Value]:
     """The containers and objects that a result is made of, other than the arguments."""
-    found: dict[int, Value] = {}
-    given = set(map(id, arguments))
+    parts: dict[int, Value] = {}
+    own = set(map(id, arguments))
     pending = [value]
     while pending:
         part = pending.pop().realize()
         if isinstance(part, (ConstantValue, NumberValue)) or part.source is not None:
             continue
-        if id(part) in found or id(part) in given:
+        if id(part) in parts or id(part) in own:
             continue
         if type(part) not in (ListValue, TupleValue, DictValue, linked.ObjectValue):
             raise ResultIsRemembered  # a generator, say, which is used up
-        found[id(part)] = part
+        parts[id(part)] = part
         pending.extend(part.parts())
-    return found.values()
+    return parts.values()
 
 
 def _content(value: Value) -> list[Any]:
