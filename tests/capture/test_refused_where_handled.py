@@ -245,8 +245,12 @@ def added_by_out(x):
     torch.add(x, 1, out=x)
 
 
+def laid_out_otherwise(x):
+    x.unsqueeze_(0)
+
+
 @backends
-@pytest.mark.parametrize("change", [added, added_by_operator, added_to_a_view, added_by_out])
+@pytest.mark.parametrize("change", [added, added_by_operator, added_to_a_view, added_by_out, laid_out_otherwise])
 def test_a_change_of_a_tensor_of_inference_mode_comes_to_its_handler(change, backend):
     def program(x, y):
         try:

@@ -52,10 +52,12 @@ def check_writes(tracer: Tracer, kind: str, name: str, args: list[Value], kwargs
         read = [value.fake.meta for value in _read_elsewhere(name, args, kwargs)]
         if any(are_met_again([listed[0].fake.meta, other]) for other in read):
             tracer.stop("mutation_unknown", f"{name} writes to what it reads at other places")
-    inputs = tracer.graph.for_inference
-    if inputs and not torch.is_inference_mode_enabled() and any(root_of(value.node) in inputs for value in listed):
-        tracer.stop("mutation_unknown", f"{name} writes to a tensor of inference mode outside of that mode")
     operation = ops.named(name)
+    if tracer.graph.for_inference and not torch.is_inference_mode_enabled():
+        laid_out = [arg.realize() for arg in args[:1]] if operation.writes_no_elements else []
+        changed = (value.node for value in (*listed, *laid_out) if isinstance(value, TensorValue))
+        if not tracer.graph.for_inference.isdisjoint(map(root_of, changed)):
+            tracer.stop("mutation_unknown", f"{name} changes a tensor of inference mode outside of that mode")
     if not operation.may_write_shared and any(is_shared(value.fake.shape, value.fake.stride) for value in listed):
         tracer.stop("mutation_unknown", f"{name} writes to elements that share their memory")
     writes = operation.writes if kind == "call_method" else operation.writes_left
