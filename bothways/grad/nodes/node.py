@@ -333,10 +333,12 @@ def _renewed(
     as anything of that shape where no gradient depends on it.
     """
     before, after = list(kept), list(results)
-    for place, number, matters in graph.renewals:
+    for place, number, matters, changes in graph.renewals:
         target, value = inputs[place], results[number]
         before[place] = _with_history(target) if matters else target.detach()
-        target.copy_(value)
+        target.data.copy_(value)  # autograd counts that once, when it makes the tensor a result
+        if changes > 1:
+            torch.autograd.graph.increment_version([target] * (changes - 1))
         # Where the backward reads the new value, it reads it of the tensor that the caller may change.
         after = [target if one is value else one for one in after]
     ctx.dirty_tensors = tuple([inputs[renewal.place] for renewal in graph.renewals])  # as ``mark_dirty`` would set it
