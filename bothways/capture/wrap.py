@@ -53,6 +53,7 @@ from bothways.capture.values.objects.exceptions import ExceptionValue
 from bothways.capture.values.objects.messages import LoggerValue
 from bothways.capture.values.objects.objects import ObjectValue
 from bothways.capture.values.objects.simple_namespaces import SimpleNamespaceValue
+from bothways.capture.values.tensors.array_values import ArrayValue
 from bothways.capture.values.tensors.attention_params import AttentionParams
 from bothways.capture.values.tensors.numpy_random import NumpyRandomValue, method_of_generator
 from bothways.capture.values.tensors.random_numbers import RandomValue
@@ -376,6 +377,7 @@ BY_TYPE: dict[type, Wrapper] = {
     torch.autocast: external_autocast,
     random.Random: RandomValue.external,
     **dict.fromkeys(numpy_numbers.GENERATORS, NumpyRandomValue.external),
+    **dict.fromkeys(numpy_numbers.ARRAYS, ArrayValue.external),
     torch_compat.SDPAParams: AttentionParams.external,
 }
 
