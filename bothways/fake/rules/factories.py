@@ -144,6 +144,14 @@ def like(
     return fresh(Spec(shape, stride, dtype or tensor.dtype), tensor.device if device is None else _place(device))
 
 
+def _to_copy(tensor: ThinTensor | int | float, *, dtype: torch.dtype | None = None, **options: Any) -> ThinTensor:
+    """``vmap`` copies a number that meets single elements to their dtype."""
+    if isinstance(tensor, ThinTensor):
+        return like(tensor, dtype=dtype, **options)
+    _check_options(options.get("layout"), options.get("pin_memory"))
+    return _new_tensor((), dtype or number_dtype(tensor), options.get("device"))
+
+
 def _clone(tensor: ThinTensor, *, memory_format: torch.memory_format | None = None) -> Spec:
     shape = tuple(tensor.shape)
     return Spec(shape, in_format(shape, tensor.stride(), memory_format), tensor.dtype)
@@ -218,7 +226,7 @@ RULES: dict[str, Rule] = {
     "rand_like": like,
     "randn_like": like,
     "randint_like": like,
-    "_to_copy": like,
+    "_to_copy": _to_copy,
     "clone": _clone,
     "lift_fresh_copy": _clone,
     "fill": _dense,
