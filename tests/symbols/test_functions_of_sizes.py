@@ -40,6 +40,11 @@ def worked_out_twice(x):
     return x[: math.ceil(x.shape[0] / 2)] + x[: (x.shape[0] + 1) // 2] * math.isqrt(x.shape[1] * 9)
 
 
+def pairs_and_the_rest(x):
+    pairs, rest = divmod(x.shape[0], 2)
+    return x[: pairs * 2].reshape(pairs, 2, x.shape[1]).sum(1), rest, divmod(x.shape[1], -3)
+
+
 def of_each_example(x):
     return torch.vmap(lambda row: (row / math.sqrt(row.shape[0])).softmax(-1) / x.shape[0])(x)
 
@@ -52,7 +57,9 @@ def observe(function, size):
     return {"result": result, "gradient": x.grad}
 
 
-PROGRAMS = [scaled, by_all_sizes, kept_and_masked, halves, resized, worked_out_twice, of_each_example]
+PROGRAMS = [
+    scaled, by_all_sizes, kept_and_masked, halves, resized, worked_out_twice, pairs_and_the_rest, of_each_example,
+]  # fmt: skip
 
 
 @pytest.mark.every_backend

@@ -148,8 +148,8 @@ def _derived(
             refuse()
         specs.append(spec)
         if transform != "jvp":  # which gives the results, and they lie where PyTorch's do
-            given = torch_compat.tree_flatten(args)[0]
-            flat = [_window(leaf) if any(leaf is one for one in given) else leaf for leaf in flat]
+            leaves = torch_compat.tree_flatten(args)[0]
+            flat = [_window(leaf) if any(leaf is one for one in leaves) else leaf for leaf in flat]
         return flat, aux
 
     rows, (result, aux) = derivatives(transform, flat_of, args, chosen, directions)
