@@ -144,12 +144,13 @@ def like(
     return fresh(Spec(shape, stride, dtype or tensor.dtype), tensor.device if device is None else _place(device))
 
 
-def _to_copy(tensor: ThinTensor | int | float, *, dtype: torch.dtype | None = None, **options: Any) -> ThinTensor:
-    """``vmap`` copies a number that meets single elements to their dtype."""
+def _converted(tensor: ThinTensor | complex, *, dtype: torch.dtype | None = None, **options: Any) -> ThinTensor:
+    """A tensor in another dtype; ``vmap`` asks for it of a number, which stands for a tensor without dimensions."""
     if isinstance(tensor, ThinTensor):
         return like(tensor, dtype=dtype, **options)
-    _check_options(options.get("layout"), options.get("pin_memory"))
-    return _new_tensor((), dtype or number_dtype(tensor), options.get("device"))
+    if dtype is None or any(option is not None for option in options.values()):
+        raise NotThin("a number that becomes a tensor by more than its dtype")
+    return _new_tensor((), dtype, None)
 
 
 def _clone(tensor: ThinTensor, *, memory_format: torch.memory_format | None = None) -> Spec:
@@ -226,7 +227,7 @@ RULES: dict[str, Rule] = {
     "rand_like": like,
     "randn_like": like,
     "randint_like": like,
-    "_to_copy": _to_copy,
+    "_to_copy": _converted,
     "clone": _clone,
     "lift_fresh_copy": _clone,
     "fill": _dense,

@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.fake import NotThin, SizedByData, ThinMode, answer
+from bothways.fake import NotThin, SizedByData, ThinMode, answer, fake_tensor_mode
 from bothways.grad.tracing.keeping import NOTHING_KEPT, Keeping, keeping
 from bothways.grad.tracing.layouts import LayoutMatters, Layouts
 from bothways.grad.tracing.leaf_order import leaf_order
@@ -106,7 +106,7 @@ def _trace(
         if not sizes.may_specialise:
             raise NotForAllSizes(str(error)) from error
         function = partial(function, *sizes.now)
-        other = torch_compat.fake_tensor_mode()
+        other = fake_tensor_mode()
         fakes = [other.from_tensor(tensor) for tensor in _detached(inputs)]
         try:
             joint = _trace_joint(other, Recorder(decompositions), fakes, function, inputs, grad, moment, hidden)
