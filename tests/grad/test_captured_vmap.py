@@ -1,5 +1,8 @@
 """``torch.vmap`` is captured: the function as one example's, in one graph, gradients of each example included."""
 
+import math
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,6 +11,7 @@ from observing import with_history
 from torch.func import functional_call, grad, grad_and_value, hessian, jvp, vmap
 
 import bothways
+from bothways.errors import KernelWarning
 from bothways.runtime.mapped import TRANSFORMS, Differentiated, Mapped
 from bothways.testing import same
 
@@ -349,6 +353,50 @@ def test_errors_are_pytorchs(function):
     compiled = bothways.compile(function, backend="eager")
     assert_raises_alike(function, compiled, torch.randn(3, 3), characters=60)
     assert same(kept, torch.zeros(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize("one", [
+    lambda a: a + 1, lambda a: 2.5 * a - 0.1, lambda a: 1 / (a * a + 1.1), lambda a: a.add(True),
+    lambda a: torch.stack([a, a * 3]), lambda a: a.clone().mul_(3), lambda a: a * a.new_ones(()) * 2,
+])  # fmt: skip
+def test_numbers_that_meet_single_elements_are_part_of_the_kernels(one, dtype):
+    def program(x):
+        results = [vmap(one)(x)]
+        if x.is_floating_point():
+            results.append(vmap(grad(lambda a: one(a).sum()))(x))
+        return results
+
+    def observe(function, size):
+        return {"result": function(torch.linspace(-3, 4, size).to(dtype))}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", KernelWarning)
+        compiled = agree(program, observe, 3, 3, 5, 6, backend="native", fullgraph=True, programs=2)
+    assert "ATen" not in str(bothways.explain(compiled))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("numbers", [(2, 3, 4), (0.5, 1.5, 2.5)], ids=str)
+def test_numbers_that_change_meet_single_elements(numbers, backend):
+    program = lambda x, n: vmap(grad(lambda a: (a * n - x.shape[0]).sin()))(x) + vmap(lambda a: a - n)(x)
+    observe = lambda function, n: {"result": function(torch.linspace(-1, 1, 3), n)}
+    agree(program, observe, *numbers, backend=backend, fullgraph=True, dynamic=True, programs=1)
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [
+    lambda x: vmap(lambda row: row.view(-1, 1).expand(row.shape[0], 2).reshape(2 * row.shape[0]) / x.shape[0])(x),
+    lambda x: vmap(grad(lambda row: (row * x.shape[1]).sin().sum() / row.shape[0]))(x),
+    lambda x: vmap(lambda row: vmap(lambda one: one / x.shape[1])(row) / x.shape[0] + torch.zeros(row.shape[0]))(x),
+    lambda x: torch.func.jacrev(lambda row: (row * x.shape[0]).sin())(x[0]),
+    lambda x: torch.func.hessian(lambda row: (row / x.shape[1]).pow(3).sum())(x[0]),
+])  # fmt: skip
+def test_sizes_that_change_are_read_where_one_example_is(program, backend):
+    observe = lambda function, size: {"result": function(torch.linspace(-1, 1, math.prod(size)).view(size))}
+    sizes = [(3, 5), (3, 5), (4, 6), (7, 5), (5, 9)]
+    agree(program, observe, *sizes, backend=backend, fullgraph=True, programs=2)
 
 
 def test_an_error_leaves_the_dispatcher_as_it_was():
