@@ -186,15 +186,19 @@ class Tracer:
         return library_function(self, function).call(self, args, kwargs)
 
     def run_const(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Compute with constants; an exception becomes the captured program's own."""
+        """Compute with constants; an exception becomes the captured program's own, and a warning is left to Python."""
         before = heard()
+        result = self.attempt(function, *args, **kwargs)
+        if heard() != before and not self.options.fullgraph:
+            self.stop("call_unknown", f"{getattr(function, '__name__', function)} warns")
+        return result
+
+    def attempt(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call it now; an exception becomes the captured program's own."""
         try:
-            result = function(*args, **kwargs)
+            return function(*args, **kwargs)
         except (Raised, Unsupported, NotConstant):
             raise
         except Exception as error:
             told = {"name": error.name, "path": error.path} if isinstance(error, ImportError) else {}
             raise Raised(new_exception(self, type(error), error.args, told)) from None
-        if heard() != before and not self.options.fullgraph:
-            self.stop("call_unknown", f"{getattr(function, '__name__', function)} warns")
-        return result

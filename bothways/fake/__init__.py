@@ -3,7 +3,7 @@
 from bothways.fake.corrected import fake_tensor_mode
 from bothways.fake.mode import ThinMode, answer
 from bothways.fake.numbers import holds, is_whole_for_torch
-from bothways.fake.products import of_parts
+from bothways.fake.parts import of_parts
 from bothways.fake.tensor import NeedsData, NotThin, SizedByData, ThinTensor, thin_like, thin_outline
 
 __all__ = [

@@ -37,6 +37,7 @@ from bothways.grad.tracing.traced import (
     ResultView,
     Variables,
 )
+from bothways.node_facts import GIVEN
 from bothways.record.generated import keep_graph
 from bothways.runtime.torch_state import restore, torch_state
 from bothways.symbols import Frozen
@@ -158,7 +159,7 @@ def _trace_joint(
     hidden: Sequence[int] | None,
 ) -> Joint:
     recorder.origins = Origins()
-    primals = [recorder.input(f"primals_{index}", fake) for index, fake in enumerate(fakes)]
+    primals = [recorder.input(f"{GIVEN}{index}", fake) for index, fake in enumerate(fakes)]
     if recorder.layouts is not None:
         recorder.layouts.begin(fakes)
     with (
