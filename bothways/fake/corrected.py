@@ -23,7 +23,9 @@ def fake_tensor_mode(*, allow_real: bool = False) -> Any:
 
 def _corrected(func: Any, args: Any, kwargs: Any, result: Any) -> Any:
     """The fake tensors that an operation gives, with the strides of the rule for it, where there is one."""
-    if ops.of(func).aliases or not _gives_new(result) or rule_for(func) is None:
+    if torch_compat.schema_of(func) is None or not _gives_new(result):
+        return result
+    if ops.of(func).aliases or rule_for(func) is None:
         return result
     try:
         with torch_compat.no_modes():
@@ -32,6 +34,8 @@ def _corrected(func: Any, args: Any, kwargs: Any, result: Any) -> Any:
         return result
     if isinstance(result, torch.Tensor):
         return _laid_out(result, known)
+    if type(known) not in (tuple, list) or len(known) != len(result):
+        return result
     return type(result)(_laid_out(*pair) for pair in zip(result, known, strict=True))
 
 
