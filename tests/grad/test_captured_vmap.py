@@ -1,5 +1,7 @@
 """``torch.vmap`` is captured: the function as one example's, in one graph, gradients of each example included."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -338,3 +340,13 @@ def test_errors_are_pytorchs(function):
     compiled = bothways.compile(function, backend="eager")
     assert_raises_alike(function, compiled, torch.randn(3, 3), characters=60)
     assert same(kept, torch.zeros(3))
+
+
+def test_a_number_beside_one_number_of_each_example_is_in_a_kernel():
+    def doubled(x):
+        return vmap(lambda each: each * 2 + 1)(x)
+
+    with bothways.config.patch(kernels_for_small_graphs=True), warnings.catch_warnings():
+        warnings.simplefilter("error")  # one says that a graph could not be lowered
+        row = WEIGHT[0]
+        agree(doubled, lambda function, x: {"result": function(x)}, row, row, row[:1], backend="native")

@@ -45,3 +45,23 @@ def test_a_change_outside_of_inference_mode_is_refused_as_in_eager(backend, func
             return seen
 
     agree(scene, backend)
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_one_beside_inputs_that_need_gradients_is_read(backend, is_warm):
+    def beside(x, w):
+        return w.reshape(-1) + x.sum(), x * 2
+
+    def scene(compiler):
+        with bothways.config.patch(kernels_for_small_graphs=True):
+            compiled = compiler(beside)
+            w = torch.ones(8, 9, requires_grad=True)
+            if is_warm:
+                compiled(torch.ones(8, 9), w)
+            with torch.inference_mode():
+                x = torch.ones(8, 9)
+            results = compiled(x, w)
+            results[0].square().sum().backward()
+            return [*results, w.grad]
+
+    agree(scene, backend)

@@ -53,7 +53,8 @@ def check_writes(tracer: Tracer, kind: str, name: str, args: list[Value], kwargs
         if any(are_met_again([listed[0].fake.meta, other]) for other in read):
             tracer.stop("mutation_unknown", f"{name} writes to what it reads at other places")
     operation = ops.named(name)
-    if tracer.graph.for_inference and not torch.is_inference_mode_enabled():
+    outside = not torch.is_inference_mode_enabled() and not tracer.options.fullgraph  # where the graph raises
+    if tracer.graph.for_inference and outside:
         laid_out = [arg.realize() for arg in args[:1]] if operation.writes_no_elements else []
         changed = (value.node for value in (*listed, *laid_out) if isinstance(value, TensorValue))
         if not tracer.graph.for_inference.isdisjoint(map(root_of, changed)):

@@ -156,7 +156,7 @@ class CompiledNode(torch.autograd.Function):
         if graph.other_inputs:
             # Changing one of these is no error until a backward has to be differentiated again.
             ctx.others = others = graph.pick_others(kept)
-            ctx.versions = [value._version for value in others]
+            ctx.versions = _versions(others)
         visible = tuple(results[:count])
         for value in visible:
             if value._is_view():
@@ -176,7 +176,7 @@ class CompiledNode(torch.autograd.Function):
         if graph.live or graph.new_values:
             _keep_outside(ctx, graph, inputs, results)
         if graph.keeps_versions:
-            ctx.saved_versions = [value._version for value in ctx.to_save]
+            ctx.saved_versions = _versions(ctx.to_save)
         if graph.fixed:
             ctx.non_differentiable = tuple([visible[index] for index in graph.fixed])
         return visible
@@ -290,7 +290,7 @@ def _received(graph: Graph, tangents: Gradients) -> tuple[Gradients, bool, bool]
 def _check_others(ctx: Any, graph: Graph, read: Iterable[int]) -> None:
     """Refuse what eager would: inputs that the whole forward reads again, and that were changed since."""
     for index, tensor, version in zip(graph.other_inputs, ctx.others, ctx.versions, strict=True):
-        if index in read and index not in graph.unread:
+        if index in read and index not in graph.unread and version is not None:
             check_unchanged(tensor, version)
     for tensor, version in ctx.live:  # a forward that runs again would read what they are now, too
         check_unchanged(tensor, version)
@@ -308,6 +308,14 @@ def in_order(inputs: Sequence[torch.Tensor], places: Sequence[int]) -> list[torc
 def _behind(inputs: Sequence[torch.Tensor], places: Sequence[int]) -> tuple[Any, ...]:
     """The inputs, with the leaves again that ``in_order`` has put tensors in front of."""
     return tuple([value._base if place in places else value for place, value in enumerate(inputs)])
+
+
+def _versions(tensors: Iterable[torch.Tensor]) -> list[int | None]:
+    """How often each was changed in place; of tensors of inference mode that is not counted."""
+    try:
+        return [tensor._version for tensor in tensors]
+    except RuntimeError:
+        return list(map(torch_compat.version_of, tensors))
 
 
 def _without_views(graph: Graph, results: Sequence[Any]) -> Sequence[Any]:
