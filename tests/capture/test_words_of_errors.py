@@ -8,7 +8,6 @@ import pytest
 import torch
 from agreeing import agree
 
-
 Point = namedtuple("Point", "x y")
 
 
