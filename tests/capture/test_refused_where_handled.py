@@ -267,3 +267,20 @@ def test_a_change_of_a_tensor_of_inference_mode_comes_to_its_handler(change, bac
         return {"gives": result, "x": x.tolist()}
 
     agree(program, observe, True, True, False, False, backend=backend)
+
+
+@backends
+@pytest.mark.parametrize("change", [added, added_by_operator, added_to_a_view])
+def test_a_change_of_a_leaf_comes_to_its_handler_after_calls_with_other_inputs(change, backend):
+    def program(x):
+        try:
+            change(x)
+        except RuntimeError as error:
+            return str(error), x * 2
+        return x * 3
+
+    def observe(function, is_leaf):
+        x = torch.ones(3, requires_grad=True)
+        return {"gives": function(x if is_leaf else x * 1)}
+
+    agree(program, observe, False, True, False, True, backend=backend)

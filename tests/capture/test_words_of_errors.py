@@ -1,12 +1,14 @@
 """What Python says of operands that do not fit, and of formats that a kind does not have: the same type and words."""
 
 import functools
-from collections import defaultdict, deque
+from collections import defaultdict, deque, namedtuple
 
 import numpy as np
 import pytest
 import torch
 from agreeing import agree
+
+Point = namedtuple("Point", "x y")
 
 
 class Unknown:
@@ -28,9 +30,19 @@ def unpacked(n):
     return first
 
 
-def entered(n):
-    with n:
-        return 1
+def added_in_place(n):
+    n += None
+    return n
+
+
+def to_the_power_in_place(n):
+    n **= None
+    return n
+
+
+def a_field_set(n):
+    n = Point(n, 2)
+    n.x = 1
 
 
 # The name of a class that is written in C has its module in it, where Python itself says it.
@@ -56,6 +68,9 @@ COMPLAINTS = {
     "in a list": lambda n: [*n],
     "unpacked": unpacked,
     "an attribute of its class": lambda n: type(n).absent,
+    "in place": added_in_place,
+    "to the power, in place": to_the_power_in_place,
+    "a field of a named tuple": a_field_set,
     "to the power": lambda n: n**1,
     "sorted": lambda n: sorted([n, 1]),
     "%d": lambda n: "%d" % (n,),
@@ -70,6 +85,8 @@ OPERANDS = {
     "an object": Unknown,
     "another object": Whole,
     "a number of NumPy": lambda: np.float32(2),
+    "None": lambda: None,
+    "a number": lambda: 2,
 }
 
 

@@ -109,3 +109,23 @@ def test_one_beside_tensors_with_gradients(backend, function):
     with bothways.config.patch(kernels_for_small_graphs=True):
         may_fail = function is needed_by_the_backward  # autograd lets none of inference mode be saved
         agree_on(function, observe, False, False, True, True, backend=backend, fullgraph=True, may_fail=may_fail)
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_one_beside_inputs_that_need_gradients_is_read(backend, is_warm):
+    def beside(x, w):
+        return w.reshape(-1) + x.sum(), x * 2
+
+    def scene(compiler):
+        with bothways.config.patch(kernels_for_small_graphs=True):
+            compiled = compiler(beside)
+            w = torch.ones(8, 9, requires_grad=True)
+            if is_warm:
+                compiled(torch.ones(8, 9), w)
+            with torch.inference_mode():
+                x = torch.ones(8, 9)
+            results = compiled(x, w)
+            results[0].square().sum().backward()
+            return [*results, w.grad]
+
+    agree(scene, backend)

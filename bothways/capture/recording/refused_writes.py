@@ -43,6 +43,17 @@ def _parts(values: list[Value]) -> list[Value]:
     return [part.realize() for several in parts for part in several]
 
 
+def _guard_histories(tracer: Tracer, written: list[TensorValue]) -> None:
+    """Eager refuses to change a leaf that needs a gradient: what is compiled for other inputs is not for leaves."""
+    roots = {root_of(value.node) for value in written if value.fake.requires_grad} if torch.is_grad_enabled() else set()
+    if not any(root.op == "placeholder" for root in roots):
+        return
+    for value in tracer.graph.inputs:
+        has_history = value.obj is not None and value.obj.requires_grad and not value.obj.is_leaf
+        if has_history and value.placeholder in roots and value.source is not None:
+            tracer.guard("not {s0}.is_leaf", value.source)
+
+
 def check_writes(tracer: Tracer, kind: str, name: str, args: list[Value], kwargs: dict[str, Value]) -> None:
     """Stop before an operation that writes so; ``kind`` is the fx node's."""
     listed = written_by(name, args, kwargs)
@@ -52,8 +63,10 @@ def check_writes(tracer: Tracer, kind: str, name: str, args: list[Value], kwargs
         read = [value.fake.meta for value in _read_elsewhere(name, args, kwargs)]
         if any(are_met_again([listed[0].fake.meta, other]) for other in read):
             tracer.stop("mutation_unknown", f"{name} writes to what it reads at other places")
+    _guard_histories(tracer, listed)
     operation = ops.named(name)
-    if tracer.graph.for_inference and not torch.is_inference_mode_enabled():
+    outside = not torch.is_inference_mode_enabled() and not tracer.options.fullgraph  # where the graph raises
+    if tracer.graph.for_inference and outside:
         laid_out = [arg.realize() for arg in args[:1]] if operation.writes_no_elements else []
         changed = (value.node for value in (*listed, *laid_out) if isinstance(value, TensorValue))
         if not tracer.graph.for_inference.isdisjoint(map(root_of, changed)):

@@ -176,7 +176,7 @@ class CompiledNode(torch.autograd.Function):
         if graph.live or graph.new_values:
             _keep_outside(ctx, graph, inputs, results)
         if graph.keeps_versions:
-            ctx.saved_versions = [value._version for value in ctx.to_save]
+            ctx.saved_versions = versions_of(ctx.to_save)
         if graph.fixed:
             ctx.non_differentiable = tuple([visible[index] for index in graph.fixed])
         return visible
@@ -290,7 +290,7 @@ def _received(graph: Graph, tangents: Gradients) -> tuple[Gradients, bool, bool]
 def _check_others(ctx: Any, graph: Graph, read: Iterable[int]) -> None:
     """Refuse what eager would: inputs that the whole forward reads again, and that were changed since."""
     for index, tensor, version in zip(graph.other_inputs, ctx.others, ctx.versions, strict=True):
-        if index in read and index not in graph.unread:
+        if index in read and index not in graph.unread and version is not None:
             check_unchanged(tensor, version)
     for tensor, version in ctx.live:  # a forward that runs again would read what they are now, too
         check_unchanged(tensor, version)

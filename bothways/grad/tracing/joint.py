@@ -198,6 +198,8 @@ def _trace_joint(
             with torch_compat.autocast_as(moment.autocast):
                 _add_backward(joint, wrapped, results.values, inputs, moment)
             joint.moment = moment._replace(strides=joint.tangent_strides)
+        elif any(differentiable):
+            raise NotDifferentiable("a result needs a gradient of a tensor that asks for one inside")
     with torch.no_grad():
         _check_windows(described, fakes, [unwrapped(value) for value in results.values])
     return joint

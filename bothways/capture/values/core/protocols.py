@@ -101,13 +101,14 @@ def binary(tracer: Tracer, symbol: str, left: Value, right: Value) -> Value:
         result = left.binary(tracer, INPLACE[symbol], right, False)
         if result is not None:
             return result
-        symbol = symbol[:-1]
+    said, symbol = symbol, symbol.removesuffix("=")
     op = BINARY[symbol]
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
-        return constant_value(tracer.run_const(op.function, left.content, right.content), tracer)
+        function = INPLACE.get(said, op).function
+        return constant_value(tracer.run_const(function, left.content, right.content), tracer)
     result = _try_both(tracer, op, left, right)
     if result is None:
-        tracer.throw(TypeError, cannot_operate(symbol, left.python_type(), right.python_type()))
+        tracer.throw(TypeError, cannot_operate(said, left.python_type(), right.python_type()))
     return result
 
 

@@ -53,11 +53,11 @@ def cannot_operate(symbol: str, left: type, right: type) -> str:
     """What Python says of two operands that know nothing of each other; sequences have words of their own."""
     first, second = name_in_c(left), name_in_c(right)
     word = next((kind.__name__ for kind in _JOINED if issubclass(left, kind)), None)
-    if symbol == "+" and word is not None:
+    if symbol in ("+", "+=") and word is not None:
         return f'can only concatenate {word} (not "{second}") to {word}'
-    if symbol == "*" and (word is not None or issubclass(right, _JOINED)):
+    if symbol in ("*", "*=") and (word is not None or issubclass(right, _JOINED)):
         return f"can't multiply sequence by non-int of type {(first if word is None else second)!r}"
-    shown = "** or pow()" if symbol == "**" else symbol
+    shown = "** or pow()" if symbol == "**" else symbol  # also in place: "**="
     return f"unsupported operand type(s) for {shown}: {first!r} and {second!r}"
 
 
