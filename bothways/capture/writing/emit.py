@@ -85,6 +85,11 @@ class Emitter:
         self._replayed: dict[int, list[str]] = {}  # who was changed, and the effects that tell it
         self._open = 0  # how many objects are named but not made yet
 
+    @property
+    def met(self) -> list[Value]:
+        """The Values that the program builds, or reads."""
+        return self._kept
+
     # First pass: who is used more than once, who refers to itself.
 
     def survey(self, roots: Iterable[Value]) -> None:
