@@ -166,10 +166,7 @@ def _trace_joint(
         recorder.origins, torch_compat.tracing(), torch_compat.without_saved_tensor_hooks(), mode, recorder,
         torch_compat.functionalized(),
     ):  # fmt: skip
-        wrapped = [torch_compat.to_functional(fake) for fake in fakes]
-        if grad:
-            for value, original in zip(wrapped, inputs, strict=True):
-                value.requires_grad_(original.requires_grad)
+        wrapped = _functional(fakes, inputs, grad)
         versions = list(map(torch_compat.version_of, wrapped))
         outputs = _run_keeping_state(function, wrapped)
         if recorder.layouts is not None:
@@ -203,6 +200,14 @@ def _trace_joint(
     with torch.no_grad():
         _check_windows(described, fakes, [unwrapped(value) for value in results.values])
     return joint
+
+
+def _functional(fakes: list[Any], inputs: Sequence[torch.Tensor], grad: bool) -> list[Any]:
+    wrapped = [torch_compat.to_functional(fake) for fake in fakes]
+    if grad:
+        for value, original in zip(wrapped, inputs, strict=True):
+            value.requires_grad_(original.requires_grad)
+    return wrapped
 
 
 def _check_reached(joint: Joint, inputs: Sequence[torch.Tensor]) -> None:
