@@ -166,7 +166,7 @@ def _trace_joint(
         recorder.origins, torch_compat.tracing(), torch_compat.without_saved_tensor_hooks(), mode, recorder,
         torch_compat.functionalized(),
     ):  # fmt: skip
-        wrapped = _wrapped(fakes, inputs, grad)
+        wrapped = _functional(fakes, inputs, grad)
         versions = list(map(torch_compat.version_of, wrapped))
         outputs = _run_keeping_state(function, wrapped)
         if recorder.layouts is not None:
@@ -202,8 +202,7 @@ def _trace_joint(
     return joint
 
 
-def _wrapped(fakes: list[Any], inputs: Sequence[torch.Tensor], grad: bool) -> list[torch.Tensor]:
-    """The inputs of a trace, which ask for gradients where the originals do."""
+def _functional(fakes: list[Any], inputs: Sequence[torch.Tensor], grad: bool) -> list[Any]:
     wrapped = [torch_compat.to_functional(fake) for fake in fakes]
     if grad:
         for value, original in zip(wrapped, inputs, strict=True):
