@@ -22,10 +22,11 @@ from bothways.capture.guards import policy
 from bothways.capture.guards.sources import Attr, Item, Source
 from bothways.capture.values.autograd.autograd_contexts import RealContext
 from bothways.capture.values.code.attributes import lookup
+from bothways.capture.values.code.cached_functions import CachedFunction
 from bothways.capture.values.code.classes import ClassValue
 from bothways.capture.values.code.functions import FunctionValue, MethodValue, library_function
 from bothways.capture.values.code.namespaces import NamespaceValue
-from bothways.capture.values.code.partials import CachedFunction, PartialValue
+from bothways.capture.values.code.partials import PartialValue
 from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.collections.deques import DequeValue
 from bothways.capture.values.collections.dict_views import ProxyValue

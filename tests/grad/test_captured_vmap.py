@@ -5,9 +5,10 @@ import torch
 import torch.nn.functional as F
 from agreeing import BACKENDS, agree, assert_raises_alike
 from observing import with_history
-from torch.func import functional_call, grad, grad_and_value, vmap
+from torch.func import functional_call, grad, grad_and_value, hessian, jvp, vmap
 
 import bothways
+from bothways.runtime.mapped import TRANSFORMS, Differentiated, Mapped
 from bothways.testing import same
 
 torch.manual_seed(0)
@@ -129,6 +130,15 @@ def clipped_one_by_one(x):
     return {name: torch.einsum("n,n...->...", factors, slope) for name, slope in slopes.items()}
 
 
+def of_one_number_and_another(x):
+    """Of a number beside a tensor without dimensions ``vmap`` makes a tensor."""
+    return vmap(lambda row: (row * WEIGHT[0]).sum() - 1)(x), vmap(grad(lambda row: (1.5 - row.sum()) ** 2))(x)
+
+
+def of_hessians_beside_a_number(x):
+    return vmap(hessian(lambda row, one: ((row * one).sum() - 1) ** 2), in_dims=(0, None))(x, x[0])
+
+
 def with_several_places(x):
     pair = vmap(lambda row: (row.sin(), row @ WEIGHT), out_dims=(1, 0))(x)
     tree = vmap(lambda row: {"sum": row.sum(), "rows": (row * 2, row + 1)}, out_dims={"sum": 0, "rows": -1})(x)
@@ -150,7 +160,8 @@ CASES = [
     of_rows, of_columns, of_the_last_dimension, of_several, of_a_dictionary, with_keywords, by_shapes,
     with_what_needs_gradients, without_gradients_inside, of_a_module, written_inside, one_in_the_other, of_gradients,
     of_parameters, of_parameters_made_outside, with_values, with_more, of_two_arguments, of_second_derivatives,
-    with_gradients_of_what_needs_gradients, inside_of_grad, clipped_one_by_one,
+    with_gradients_of_what_needs_gradients, inside_of_grad, clipped_one_by_one, of_one_number_and_another,
+    of_hessians_beside_a_number,
 ]  # fmt: skip
 
 
@@ -338,3 +349,23 @@ def test_errors_are_pytorchs(function):
     compiled = bothways.compile(function, backend="eager")
     assert_raises_alike(function, compiled, torch.randn(3, 3), characters=60)
     assert same(kept, torch.zeros(3))
+
+
+def test_an_error_leaves_the_dispatcher_as_it_was():
+    """Also where a frame of it, as of the function that spells tensors, holds a guard that switches transforms off."""
+
+    def fails(row):
+        guard = torch._C._DisableFuncTorch()
+        raise ValueError(f"there is {guard}")
+
+    graph = torch.fx.Graph()
+    graph.output((graph.call_function(fails, (graph.placeholder("row"),)),))
+    module = torch.fx.GraphModule({}, graph)
+    x = torch.randn(4, 3)
+    derivatives = [(Differentiated(module, name, 1, 1), takes) for name, (_, takes) in TRANSFORMS.items()]
+    for mapped, takes_directions in ((Mapped(module, (0,), (0,)), False), *derivatives):
+        with pytest.raises(ValueError, match="there is") as error:
+            mapped(*[x] * (1 + takes_directions))
+        assert same(vmap(torch.sin)(x), x.sin())
+        del error
+        assert same(jvp(torch.sin, (x,), (x,)), (x.sin(), x.cos() * x))

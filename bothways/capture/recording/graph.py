@@ -75,6 +75,7 @@ class GraphBuilder:
         self._numbers: dict[torch.fx.Node, Any] = {}  # what nodes find that read a number from data
         self.autograd = GraphAutograd(self)
         self.levels = Levels(self)
+        self.for_inference: set[torch.fx.Node] = set()  # inputs that were made in inference mode
 
     def add_input(self, tensor: torch.Tensor, source: Source) -> torch.fx.Node:
         """A placeholder for a tensor from outside, named after the path that reached it."""
@@ -82,6 +83,8 @@ class GraphBuilder:
         with self._after(self._last_input):
             node = self.graph.create_node("placeholder", name, name=name.lower())
         self._last_input = node
+        if tensor.is_inference():
+            self.for_inference.add(node)
         return node
 
     def take(self, value: TensorValue) -> None:

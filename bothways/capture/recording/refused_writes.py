@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from bothways import ops
 from bothways.capture.recording.refused_views import written_by
+from bothways.capture.shapes.changes import root_of
 from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.tensors.tensors import TensorValue
@@ -50,14 +53,19 @@ def check_writes(tracer: Tracer, kind: str, name: str, args: list[Value], kwargs
         if any(are_met_again([listed[0].fake.meta, other]) for other in read):
             tracer.stop("mutation_unknown", f"{name} writes to what it reads at other places")
     operation = ops.named(name)
+    if tracer.graph.for_inference and not torch.is_inference_mode_enabled():
+        laid_out = [arg.realize() for arg in args[:1]] if operation.writes_no_elements else []
+        changed = (value.node for value in (*listed, *laid_out) if isinstance(value, TensorValue))
+        if not tracer.graph.for_inference.isdisjoint(map(root_of, changed)):
+            tracer.stop("mutation_unknown", f"{name} changes a tensor of inference mode outside of that mode")
+    if not operation.may_write_shared and any(is_shared(value.fake.shape, value.fake.stride) for value in listed):
+        tracer.stop("mutation_unknown", f"{name} writes to elements that share their memory")
     writes = operation.writes if kind == "call_method" else operation.writes_left
     if not writes or operation.writes_no_elements or operation.may_write_shared or not args:
         return
     written, *others = (arg.realize() for arg in args)
     if not isinstance(written, TensorValue):
         return
-    if is_shared(written.fake.shape, written.fake.stride):
-        tracer.stop("mutation_unknown", f"{name} writes to elements that share their memory")
     tensors = [value for value in others if isinstance(value, TensorValue)]
     if any(meet_in_part(written.fake.meta, value.fake.meta) for value in tensors):
         tracer.stop("mutation_unknown", f"{name} writes to a part of what it reads")

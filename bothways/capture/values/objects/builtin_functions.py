@@ -21,6 +21,7 @@ from bothways.capture.values.core.constants import ConstantValue, constant_value
 from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.core.methods import is_none, none
 from bothways.capture.values.core.numbers import NumberValue, extreme_of
+from bothways.capture.values.core.wording import name_in_c
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -105,7 +106,7 @@ def _round(tracer: Tracer, number: Value, ndigits: Value | None = None) -> Value
         return constant_value(tracer.run_const(round, number.content, *digits), tracer)
     method = protocols.try_get_attr(tracer, number, "__round__")
     if method is None:
-        name = number.python_type().__name__
+        name = name_in_c(number.python_type())
         tracer.throw(TypeError, f"type {name} doesn't define __round__ method")
     return protocols.call(tracer, method, arguments)
 
@@ -121,7 +122,7 @@ def _divmod(tracer: Tracer, left: Value, right: Value) -> Value:
     for owner, other, name in ((left, right, "__divmod__"), (right, left, "__rdivmod__")):
         if not isinstance(owner, ConstantValue) and hasattr(owner.python_type(), name):
             return protocols.call_attr(tracer, owner, name, other)
-    kinds = f"{left.python_type().__name__!r} and {right.python_type().__name__!r}"
+    kinds = f"{name_in_c(left.python_type())!r} and {name_in_c(right.python_type())!r}"
     tracer.throw(TypeError, f"unsupported operand type(s) for divmod(): {kinds}")
 
 
@@ -240,7 +241,7 @@ def _issubclass(tracer: Tracer, cls: Value, classes: Value) -> Value:
 def _attribute_name(tracer: Tracer, name: Value) -> str:
     kind = name.realize().python_type()
     if not issubclass(kind, str):
-        tracer.throw(TypeError, f"attribute name must be string, not {kind.__name__!r}")
+        tracer.throw(TypeError, f"attribute name must be string, not {name_in_c(kind)!r}")
     return protocols.as_string(tracer, name)
 
 
