@@ -49,9 +49,9 @@ def _guard_histories(tracer: Tracer, written: list[TensorValue]) -> None:
     if not any(root.op == "placeholder" for root in roots):
         return
     for value in tracer.graph.inputs:
-        if value.placeholder in roots and value.obj is not None and value.source is not None:
-            if value.obj.requires_grad and not value.obj.is_leaf:
-                tracer.guard("not {s0}.is_leaf", value.source)
+        own = value.obj if value.placeholder in roots and value.source is not None else None
+        if own is not None and own.requires_grad and not own.is_leaf:
+            tracer.guard("not {s0}.is_leaf", value.source)
 
 
 def check_writes(tracer: Tracer, kind: str, name: str, args: list[Value], kwargs: dict[str, Value]) -> None:
