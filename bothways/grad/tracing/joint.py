@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.fake import NotThin, SizedByData, ThinMode, answer
+from bothways.fake import NotThin, SizedByData, ThinMode, answer, fake_tensor_mode
 from bothways.grad.tracing.keeping import NOTHING_KEPT, Keeping, keeping
 from bothways.grad.tracing.layouts import LayoutMatters, Layouts
 from bothways.grad.tracing.leaf_order import leaf_order
@@ -37,6 +37,7 @@ from bothways.grad.tracing.traced import (
     ResultView,
     Variables,
 )
+from bothways.node_facts import GIVEN
 from bothways.record.generated import keep_graph
 from bothways.runtime.torch_state import restore, torch_state
 from bothways.symbols import Frozen
@@ -105,7 +106,7 @@ def _trace(
         if not sizes.may_specialise:
             raise NotForAllSizes(str(error)) from error
         function = partial(function, *sizes.now)
-        other = torch_compat.fake_tensor_mode()
+        other = fake_tensor_mode()
         fakes = [other.from_tensor(tensor) for tensor in _detached(inputs)]
         try:
             joint = _trace_joint(other, Recorder(decompositions), fakes, function, inputs, grad, moment, hidden)
@@ -158,7 +159,7 @@ def _trace_joint(
     hidden: Sequence[int] | None,
 ) -> Joint:
     recorder.origins = Origins()
-    primals = [recorder.input(f"primals_{index}", fake) for index, fake in enumerate(fakes)]
+    primals = [recorder.input(f"{GIVEN}{index}", fake) for index, fake in enumerate(fakes)]
     if recorder.layouts is not None:
         recorder.layouts.begin(fakes)
     with (

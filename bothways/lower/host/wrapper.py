@@ -11,21 +11,24 @@ import torch
 
 from bothways.lower.host.entries import entry
 from bothways.lower.ir.prims import Buffer, Extern, Memory, contiguous
-from bothways.lower.ir.sizes import Fraction, Size
-from bothways.lower.schedule.memory import Plan, Run, memories_of
+from bothways.lower.ir.sizes import Fraction, Size, size_hint
+from bothways.lower.schedule.memory import Plan, Run, memories_of, size_of
 from bothways.lower.schedule.overwriting import overwritten
 from bothways.lower.schedule.steps import Lowered
 from bothways.source_text import identifier, in_comment
 
 CPU = torch.device("cpu")
-# So many runs later at most is a tensor used again: who waits longer is in the way when much memory is needed.
+# So many runs later at most is a tensor used again: who waits longer is in the way when ATen needs much memory.
 SOON = 4
 
 
 def as_laid_out(
-    tensor: torch.Tensor, strides: tuple[int, ...], dtype: torch.dtype, surprises: list[str]
-) -> torch.Tensor:
-    """A result of ATen with the strides and the dtype that kernels rely on; copied when it has others, and noted."""
+    tensor: torch.Tensor | None, strides: tuple[int, ...], dtype: torch.dtype, surprises: list[str]
+) -> torch.Tensor | None:
+    """A result of ATen with the strides and the dtype that kernels rely on; copied when it has others, and noted. What
+    is only for a backward, as what a recurrent layer leaves, may not be there where there will be none."""
+    if tensor is None:
+        return None
     if tensor.dtype is dtype and all(
         size < 2 or one == other for size, one, other in zip(tensor.shape, tensor.stride(), strides, strict=True)
     ):
@@ -88,6 +91,7 @@ class PythonWriter:
         self._taken: dict[Memory, dict[str, str]] = {}  # the views that have a name: what they are, and which
         free: dict[tuple[Any, ...], list[Memory]] = {}  # tensors that are not needed any more, by what they are
         last = self._last_uses(takes_list)
+        self._room = self._room_of_runs(last)
         for number, run in enumerate(self._runs):
             if isinstance(run, list):
                 lines += self._run_kernels(number, free)
@@ -117,6 +121,19 @@ class PythonWriter:
                         last[memory] = number
         return last
 
+    def _room_of_runs(self, last: dict[Memory, int]) -> list[int]:
+        """By how many bytes each run holds less than the one that holds most."""
+        change = [0] * (len(self._runs) + 1)
+        freed = {memory: 0 for memory in self._lowered.inputs if memory in last and memory not in self._lowered.held}
+        for memory, first in (freed | self._first).items():
+            count = size_hint(size_of(memory))
+            change[first + (memory in self._overwritten)] += count
+            change[last.get(memory, len(self._runs) - 1) + 1] -= count
+        held = list(itertools.accumulate(change[:-1]))
+        for number, area in self._plan.areas.items():
+            held[number] += size_hint(area.size)
+        return [max(held) - one for one in held]
+
     def _let_go(self, dead: list[Memory], number: int, free: dict[tuple[Any, ...], list[Memory]]) -> list[str]:
         """Forget tensors; those of a kernel are first offered to the next one that needs the like."""
         forgotten: list[str] = []
@@ -124,16 +141,24 @@ class PythonWriter:
             forgotten += self._taken.pop(memory, {}).values()
             own = self._is_own(memory) and not isinstance(memory.producer, Extern)
             own = own and memory not in self._overwritten.values()
-            if own and self._is_wanted_soon(_kind(memory), number, len(free.get(_kind(memory), ()))):
+            if own and self._may_wait(memory, number, len(free.get(_kind(memory), ()))):
                 free.setdefault(_kind(memory), []).append(memory)
             else:
                 forgotten.append(memory.name)
         return [f"    del {', '.join(forgotten)}"] if forgotten else []
 
-    def _is_wanted_soon(self, kind: tuple[Any, ...], number: int, spare: int) -> bool:
-        """Whether another tensor of a kind will be used again soon after a run, where ``spare`` ones are there."""
-        wanted = [later for later in self._wanted.get(kind, ()) if later > number]
-        return len(wanted) > spare and wanted[spare] <= number + SOON
+    def _may_wait(self, memory: Memory, number: int, spare: int) -> bool:
+        """Whether a tensor is better used again after a run than freed, where ``spare`` ones of its kind are there:
+        soon, and with no more memory held at the peak. Who may wait takes the room."""
+        wanted = [later for later in self._wanted.get(_kind(memory), ()) if later > number]
+        if len(wanted) <= spare or wanted[spare] > number + SOON:
+            return False
+        between, count = range(number + 1, wanted[spare]), size_hint(size_of(memory))
+        if any(self._room[run] < count for run in between):
+            return False
+        for run in between:
+            self._room[run] -= count
+        return True
 
     def _shared_views(self) -> set[str]:
         """The views that several calls of ATen take: one will do for them all."""
@@ -145,6 +170,7 @@ class PythonWriter:
         """The tensors that have to be made before each run of kernels."""
         known = {*self._lowered.inputs, *self._lowered.constants}
         by_run: dict[int, list[Memory]] = {}
+        self._first: dict[Memory, int] = {}  # the runs that make what has no place in a work area
         self._wanted: dict[tuple[Any, ...], list[int]] = {}  # the runs that want new tensors of a kind, in order
         for number, run in enumerate(self._runs):
             if number in self._entries:
@@ -153,6 +179,9 @@ class PythonWriter:
                 for memory in by_run[number]:
                     if memory not in self._overwritten:
                         self._wanted.setdefault(_kind(memory), []).append(number)
+                self._first |= dict.fromkeys(by_run[number], number)
+            elif isinstance(run, Extern) and not run.is_view:
+                self._first |= {memory: number for memory in run.results if memory is not None}
             known.update(memories_of(run))
         return by_run
 

@@ -28,7 +28,8 @@ from bothways.lower.ir.prims import (
     nodes_in,
 )
 from bothways.lower.ir.shapes import reshaped_strides
-from bothways.lower.ir.sizes import Fraction, Outline, Size, SizeNames, as_float, is_fake, outlined
+from bothways.lower.ir.sizes import Fraction, Outline, Size, SizeNames, as_float, is_fake, larger, outlined, smaller
+from bothways.node_facts import GIVEN
 from bothways.symbols import SYMBOLIC
 
 aten = torch.ops.aten
@@ -36,8 +37,10 @@ aten = torch.ops.aten
 SIZE_ARITHMETIC: dict[Any, Callable[..., Any]] = {
     **{function: function for function in (
         operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv, operator.pow,
-        operator.neg, max, min,
+        operator.neg,
     )},
+    torch.sym_max: larger,
+    torch.sym_min: smaller,
     float: as_float,
 }  # fmt: skip
 # The input of a graph that holds tensors of one element from the CPU, which operations on a GPU take as numbers.
@@ -55,6 +58,7 @@ class Decomposition:
         self.sizes: SizeNames | None = None
         self.symbols: list[str] = []
         self.inputs: list[Memory] = []
+        self.held: set[Memory] = set()  # inputs that stay in memory, whoever lets go of them
         self.constants: dict[Memory, torch.Tensor] = {}
         self.results: list[torch.fx.Node | None] = []
         self._values: dict[torch.fx.Node, Any] = {}
@@ -70,6 +74,8 @@ class Decomposition:
                     memory = self._input_memory(node.name, self._outline(node, next(values)))
                     self.inputs.append(memory)
                     self._values[node] = _whole(memory, node.name)
+                    if node.name.startswith(GIVEN):
+                        self.held.add(memory)
                     if node.name == NUMBERS:
                         self.builder.numbers.add(memory)
                     if all(map(_updates_input, node.users)):

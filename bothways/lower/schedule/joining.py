@@ -14,7 +14,7 @@ from bothways.lower.schedule.memory import Run, area_of, memories_of, size_of
 from bothways.lower.schedule.overwriting import overwritten
 from bothways.lower.schedule.tree import Kernel, Product
 
-LITTLE = 1 << 16  # bytes by which a routine may hold more: a few pages
+LITTLE = 1 << 16  # bytes that a program may hold without question: a few pages
 TIMES = 1, 16  # how many times as large sizes may be that are not known
 
 
@@ -89,13 +89,22 @@ class _Lives:
         return sum(self._bytes[times][memory] for memory in overwritten(run, dead, new))
 
     def joined(self, begin: int, end: int) -> Iterator[Run]:
-        """Runs of kernels, in as few routines as can be: all in one, or each half by itself."""
-        if end - begin == 1 or self._fit(begin, end):
-            yield [kernel for run in self._runs[begin:end] if isinstance(run, list) for kernel in run]
-            return
-        middle = (begin + end) // 2
-        yield from self.joined(begin, middle)
-        yield from self.joined(middle, end)
+        """Runs of kernels, in as few routines as can be: each takes as many as fit."""
+        while begin < end:
+            until = self._reach(begin, end)
+            yield [kernel for run in self._runs[begin:until] if isinstance(run, list) for kernel in run]
+            begin = until
+
+    def _reach(self, begin: int, end: int) -> int:
+        """Where a routine has to end that begins here: the more it takes, the more it holds."""
+        fits, beyond = begin + 1, begin + 2
+        while beyond <= end and self._fit(begin, beyond):
+            fits, beyond = beyond, begin + 2 * (beyond - begin)
+        beyond = min(beyond, end + 1)
+        while beyond - fits > 1:
+            middle = (fits + beyond) // 2
+            fits, beyond = (middle, beyond) if self._fit(begin, middle) else (fits, middle)
+        return fits
 
     def _fit(self, begin: int, end: int) -> bool:
         """Whether runs that are one hold no more than the program does at its peak."""
@@ -108,7 +117,7 @@ class _Lives:
             sizes = self._bytes[times]
             before = sum(sizes[memory] for memory, first in self._first.items() if first <= begin <= self._last[memory])
             outside = before + sum(map(sizes.__getitem__, later)) - sum(map(sizes.__getitem__, inner))
-            if outside + size_at(area.size, times) > max(self._live[times]) + LITTLE:
+            if outside + size_at(area.size, times) > max(*self._live[times], LITTLE):
                 return False
         return True
 

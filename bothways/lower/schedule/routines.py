@@ -41,7 +41,8 @@ def schedule(lowered: Lowered, *, takes_list: bool = False, frame: int = 0) -> S
     """``takes_list`` where inputs go away when they were read last; ``frame`` is how large work areas may be that are
     in the frame of a routine."""
     returned = [buffer.memory for buffer in lowered.outputs if buffer is not None]
-    freed = [memory for memory in lowered.inputs if memory not in returned] if takes_list else []
+    held = lowered.held.union(returned)
+    freed = [memory for memory in lowered.inputs if memory not in held] if takes_list else []
     runs = joined(_runs(lowered), [*lowered.inputs, *lowered.constants, *returned], freed)
     planned = plan(runs, [*lowered.inputs, *lowered.constants, *returned], frame)
     routines = {

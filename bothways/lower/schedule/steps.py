@@ -31,6 +31,7 @@ class Lowered:
     """What a graph does: its inputs, steps and outputs. Constants are tensors that belong to the graph."""
 
     inputs: list[Memory]
+    held: set[Memory]  # inputs that stay in memory, whoever lets go of them
     constants: dict[Memory, torch.Tensor]
     steps: list[Step]
     outputs: list[Buffer | None]
@@ -74,6 +75,6 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Lowered:
         elif isinstance(unit, Group):
             steps.append(KernelScheduler(unit, fusion, builder.buffers).kernel())
     return Lowered(
-        lowering.inputs, lowering.constants, steps, outputs, builder.device, lowering.sizes, tuple(lowering.symbols),
-        operations_in(graph),
+        lowering.inputs, lowering.held, lowering.constants, steps, outputs, builder.device, lowering.sizes,
+        tuple(lowering.symbols), operations_in(graph),
     )

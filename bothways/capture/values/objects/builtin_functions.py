@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture.guards.guards import WeakIdentity
 from bothways.capture.values.code.type_checks import isinstance_of, issubclass_of
-from bothways.capture.values.collections.containers import ListValue
+from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.collections.iterators import CallIterator
 from bothways.capture.values.collections.sorting import sort_values
 from bothways.capture.values.core import linked, protocols
@@ -116,6 +116,8 @@ def _divmod(tracer: Tracer, left: Value, right: Value) -> Value:
     left, right = left.realize(), right.realize()
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         return constant_value(tracer.run_const(divmod, left.content, right.content), tracer)
+    if isinstance(left, NumberValue) and left.python_type() is int and _divides(right):
+        return TupleValue([protocols.binary(tracer, symbol, left, right) for symbol in ("//", "%")])
     are_numbers = all(isinstance(value, (NumberValue, ConstantValue)) for value in (left, right))
     if are_numbers and left.python_type() is not right.python_type():  # neither kind knows the other in both orders
         return constant_value(tracer.run_const(divmod, left.constant(), right.constant()), tracer)
@@ -124,6 +126,10 @@ def _divmod(tracer: Tracer, left: Value, right: Value) -> Value:
             return protocols.call_attr(tracer, owner, name, other)
     kinds = f"{name_in_c(left.python_type())!r} and {name_in_c(right.python_type())!r}"
     tracer.throw(TypeError, f"unsupported operand type(s) for divmod(): {kinds}")
+
+
+def _divides(value: Value) -> bool:
+    return isinstance(value, ConstantValue) and type(value.content) is int and value.content != 0
 
 
 @handles(pow)
