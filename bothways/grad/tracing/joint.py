@@ -189,14 +189,12 @@ def _trace_joint(
             stand_ins=_stand_ins(recorder), keeping=kept, recounted=_recounted(wrapped, versions, updates),
             views=tuple(value._is_view() for value in results.values), leaf_order=order,
         )  # fmt: skip
+        _check_reached(joint, inputs, grad)
         if grad:
-            _check_reached(joint, inputs)
             _keep_apart(joint)
             with torch_compat.autocast_as(moment.autocast):
                 _add_backward(joint, wrapped, results.values, inputs, moment)
             joint.moment = moment._replace(strides=joint.tangent_strides)
-        elif any(differentiable):
-            raise NotDifferentiable("a result needs a gradient of a tensor that asks for one inside")
     with torch.no_grad():
         _check_windows(described, fakes, [unwrapped(value) for value in results.values])
     return joint
@@ -210,8 +208,10 @@ def _functional(fakes: list[Any], inputs: Sequence[torch.Tensor], grad: bool) ->
     return wrapped
 
 
-def _check_reached(joint: Joint, inputs: Sequence[torch.Tensor]) -> None:
+def _check_reached(joint: Joint, inputs: Sequence[torch.Tensor], grad: bool) -> None:
     """A view taken without gradients needs one if its base does, and leads nowhere: a node leads to inputs."""
+    if not grad and any(joint.differentiable):
+        raise NotDifferentiable("a result needs a gradient of a tensor that asks for one inside")
     if not all(reached for reached, moves in zip(joint.reached, joint.differentiable, strict=True) if moves):
         raise NotDifferentiable("a result needs a gradient that comes to no input")
     pairs = zip(joint.reached, joint.differentiable, strict=True)
