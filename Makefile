@@ -27,7 +27,7 @@ help:
 	@echo "make soak      thousands of generated programs, plain and compiled (SEED=1000 COUNT=2000 FEATURES=hooks,special)"
 	@echo "make soak-tensors  the same with operations in place, views and dtypes (SEED=1000 COUNT=2000)"
 	@echo "make soak-steps  hundreds of generated training steps, plain and compiled (SEED=1000 COUNT=2000)"
-	@echo "make soak-long one of them for a time: KIND=programs, statements, steps or tensors, SECONDS=3600 JOBS=2; programs that differ in build/soak"
+	@echo "make soak-long one of them for a time: KIND=programs, statements, calls, steps or tensors, SECONDS=3600 JOBS=2; programs that differ in build/soak"
 	@echo "make faults    kills, signals, full disks, compilers that hang, threads, forks: half an hour (FAULTS=0.1)"
 	@echo "make conformance  PyTorch's samples of its operations as kernels; writes docs/conformance.md"
 	@echo "make docs      write what is made in docs/: listings of the walkthrough, API reference, figure"
@@ -75,7 +75,7 @@ SWEEP ?=
 
 soak: $(READY)
 	BOTHWAYS_SOAK_SEED=$(SEED) BOTHWAYS_SOAK_COUNT=$(COUNT) BOTHWAYS_SOAK_SWEEP=$(SWEEP) BOTHWAYS_SOAK_FEATURES=$(FEATURES) \
-	$(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/reliability/test_soak.py tests/reliability/test_soak_statements.py
+	$(BIN)/python -m pytest -q -n $(JOBS) -m slow tests/reliability/test_soak.py tests/reliability/test_soak_statements.py tests/reliability/test_soak_calls.py
 
 soak-steps: $(READY)
 	BOTHWAYS_SOAK_SEED=$(SEED) BOTHWAYS_SOAK_COUNT=$(COUNT) BOTHWAYS_SOAK_SWEEP=$(SWEEP) \

@@ -128,7 +128,7 @@ FINER: tuple[tuple[str, str, str], ...] = (
     ("tensor_value", r"(data_ptr|storage|storage_offset|is_set_to|is_pinned|is_shared|__dlpack__) reads", (
         "Look at a tensor's memory outside the compiled function."
     )),
-    ("object_unknown", r"numpy\.", "Pass tensors instead of NumPy arrays (torch.from_numpy), or do that part outside."),
+    ("object_unknown", r"numpy\.", "Make tensors of NumPy arrays first (torch.from_numpy), or do that part outside."),
     ("object_unknown", r" _io\.", "Read and write files outside the compiled function."),
     ("object_unknown", r"iterator|a generator|\b(zip|map|filter|enumerate)\b", (
         "Pass a list instead of an iterator, or move what breaks out of the loop over it."

@@ -56,6 +56,13 @@ def nothing_happened_yet():
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def kernels_for_all():
+    """Kernels for graphs of any size, also of those that would run as captured since that is faster."""
+    with bothways.config.patch(kernels_for_small_graphs=True):
+        yield
+
+
 def pytest_collection_finish():
     """What a test leaves behind may stay for a while: those that ask for a collection have one."""
     gc.set_threshold(20_000, 10, 10)

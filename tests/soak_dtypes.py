@@ -93,6 +93,9 @@ TEMPLATES = [
     "r = {a}.repeat_interleave(torch.tensor([1, 2] + [0] * (len({a}) - 2)), 0)", "r = {a}.float().quantile(0.5)", "r = torch.cov({a}.float())",
     "r = {a}.logical_not().sum({dim})", "r = torch.bitwise_not({a}.int()).byte()", "r = torch.logit({a}.sigmoid())",
     "r = torch.nn.functional.gelu({a})", "r = torch.threshold({a}, 0, {num})",
+    "c = {a}.clone()\n    r = [c[0, 0].item(), c[0].tolist(), {seen}]\n    {pw}\n    r.append(c)",
+    "c = {a}.clone()\n    r = [c[0, 0].item(), c[0].tolist(), {seen}]\n    {pw}\n    r.append(c)",
+    "c = {a}.clone()\n    d = c{vw}\n    r = [c[0, 0].item(), d.tolist()]\n    {pw}\n    r += [c, d]",
 ]  # fmt: skip
 WRITES = [
     "c {iop} {b}", "c {iop} {num}", "c {iop} {a}", "c[{ix}] = {num}", "c[{ix}] = {b}[{ix}]", "c[{ix}] {iop} {num}", "c[..., 0] {iop} {num}",
@@ -131,6 +134,8 @@ HOLES = {
         "cummax norm median mode sort max min unbind "
     ).split(),
     "dt": DTYPES, "dim": ["0", "1", "-1"], "ix": ['0', '1', '-1', '0:1', '1:', '::2', '[0, 1]', '[1, 0, 1]', 'None', '...', 'torch.tensor([1, 0])', 'torch.tensor(1)', ':', 'k % 2', 'slice(0, 1)', 'torch.tensor([[0], [1]])', 'True', '-2:', ':-1'],
+    "pw": ["added(c)", "turned(c)", "resized(c)", "replaced(c)", "c.resize_(1, 1)", "c.set_({b}.clone())", "{w}"],
+    "seen": ["c.numpy()", "c.t().numpy()", "f'{c[0, 1].item():.2f}'", "min(c[0, 1].item(), {num})", "bool(c[0, 0] > 0)", "c[0].sum().item() {op} 2"],
     "w": WRITES, "vw": VIEWS, "T": ["t"], "tf": ["True", "False"],
     "rd": "sum prod mean amax amin".split(), "rd2": "prod mean amax amin".split(),
 }  # fmt: skip
@@ -161,6 +166,22 @@ def make(call):
     if needs_grad and a.is_floating_point():
         a.requires_grad_()
     return a, b, p, q, one(1, 1, second)[0, 0], one(1, 1, first)[0], k, f
+
+@bothways.disable
+def added(c):
+    c.add_(1)
+
+@bothways.disable
+def turned(c):
+    c.t_()
+
+@bothways.disable
+def resized(c):
+    c.resize_(1, 1)
+
+@bothways.disable
+def replaced(c):
+    c.data = torch.zeros_like(c)
 
 def target({parameters}):
 """

@@ -52,7 +52,14 @@ def statements(seed):
     return soak_statements.program(seed), soak_statements_checking
 
 
-KINDS = {"programs": programs, "steps": steps, "tensors": tensors, "statements": statements}
+def calls(seed):
+    import soak_calls
+    import soak_calls_checking
+
+    return soak_calls.program(seed), soak_calls_checking
+
+
+KINDS = {"programs": programs, "steps": steps, "tensors": tensors, "statements": statements, "calls": calls}
 
 
 def work(kind):

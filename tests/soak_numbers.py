@@ -85,6 +85,8 @@ class Writer:
     def expression(self, kind: str, depth: int) -> str:
         rows = EXPRESSIONS[kind] if depth > 0 else EXPRESSIONS[kind][: ENDS[kind]]
         text = HOLE.sub(lambda hole: hole[1] + self.expression(hole[2], depth - 1), self.random.choice(rows))
+        if " for " in text and ":=" in text:  # which may not stand in what a comprehension goes over
+            text = text.replace("(w := ", "(")
         return text.replace("{{", "{").replace("}}", "}")
 
     def call(self) -> str:

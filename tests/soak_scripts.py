@@ -255,13 +255,16 @@ SCRIPTS = [
     Script("with torch.no_grad():\n    target = MODEL(x).softmax(-1)\n    bothways.graph_break()\n    target = target / target.sum()\n{begin}\nout = MODEL(x)\nloss = {loss} + (out.log_softmax(-1) * target).sum()\n{backward}\n{update}\n" + RETURN),
     Script("{begin}\nwith torch.autocast('cpu', torch.bfloat16, enabled=number % 2 == 0):\n    out = MODEL(x)\n    out.register_hook(noting('out'))\n    loss = {loss}\n    bothways.graph_break()\n{backward}\n{update}\nreturn loss, out"),
     Script("{begin}\nx = x.clone().requires_grad_()\n{forward}\nother = MODEL(x).square().mean()\nloss.backward()\n{update}\nloss += 1\nreturn loss, x.grad is None, other.detach()", floats=True),
+    # A recurrent layer that is also asked without gradients, images of one channel, texts of lists and of dictionaries.
+    Script("with torch.no_grad():\n    bothways.graph_break()\n    before = RECURRENT(MODEL.first(x)[:, None])[0].mean()\n{begin}\nh = MODEL.first(x)\nout = MODEL.last(h + RECURRENT(h[:, None])[0][:, 0])\nloss = {loss}\nloss.backward()\n{clip}\n{update}\ngrads = [p.grad for p in RECURRENT.parameters()]\nfor p in RECURRENT.parameters():\n    p.grad = None\nreturn loss.detach(), before, grads", "RECURRENT = nn.LSTM(8, 8).to(MODEL.last.weight.dtype)"),
+    Script("{begin}\nout = MODEL(x)\nimage = PATCH(out[:, None, None].expand(-1, 1, 4, 3).contiguous())\nloss = {loss} + F.linear(image.flatten(1), MODEL.last.weight.new_ones(2, 12)).square().mean()\nloss.backward()\n{clip}\n{update}\nwith torch.no_grad():\n    again = PATCH(image.detach())\ngrads = [p.grad for p in PATCH.parameters()]\nfor p in PATCH.parameters():\n    p.grad = None\nLOG.append(f'{[number, len(x)]} {dict(number=number)}')\nreturn loss.detach(), grads, [t.stride() for t in (image, again, *grads)], again", "PATCH = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(inplace=True), nn.Conv2d(4, 1, 3, padding=1)).to(MODEL.last.weight.dtype)"),
 ]  # fmt: skip
 
 
 # Seeds below are kept in tests, with the scripts that there were then.
-SINCE, AT_FIRST = 30_000, len(SCRIPTS) - 15
-LATER, THEN = 60_000, len(SCRIPTS) - 8
-LAST, BEFORE = 10_000_000, len(SCRIPTS) - 3
+SINCE, AT_FIRST = 30_000, len(SCRIPTS) - 17
+LATER, THEN = 60_000, len(SCRIPTS) - 10
+LAST, BEFORE = 10_000_000, len(SCRIPTS) - 5
 
 
 class Writer(soak_steps.Writer):

@@ -32,6 +32,7 @@ from bothways.capture.program.guard_text import render_late
 from bothways.capture.program.render import kept_by, render, render_guards
 from bothways.capture.recording.copied_views import ViewIsSeen
 from bothways.capture.recording.repeating import Unrepeatable
+from bothways.capture.state.computed_again import ResultIsRemembered
 from bothways.capture.state.options import CaptureOptions
 from bothways.capture.tracer import Tracer
 from bothways.capture.values.code.cells import external_cell
@@ -131,12 +132,13 @@ class Request:
     assumes: bool = True
     postpones: bool = True
     copies_views: bool = True
+    computes_again: bool = True
 
     def tracer(self) -> Tracer:
         continues = origin_of(self.function).shift > 0
         options = CaptureOptions(
             self.depth_limit, self.tag, self.fullgraph, self.assumes, continues, self.postpones,
-            self.copies_views, self.disbelieved, self.turned, self.left,
+            self.copies_views, self.computes_again, self.disbelieved, self.turned, self.left,
         )  # fmt: skip
         return Tracer(options, self.sizes, self.handled)
 
@@ -180,6 +182,8 @@ def capture(
                 request = replace(request, postpones=False)
             except ViewIsSeen:
                 request = replace(request, copies_views=False)
+            except ResultIsRemembered:
+                request = replace(request, computes_again=False)
 
 
 def _captured(request: Request) -> Capture:

@@ -18,6 +18,7 @@ from bothways.capture.overrides.overrides import Overrides
 from bothways.capture.recording.graph import GraphBuilder
 from bothways.capture.shapes.symbols import Symbols
 from bothways.capture.state.assumptions import Assumptions
+from bothways.capture.state.computed_again import ComputedAgain
 from bothways.capture.state.namespace import Namespace
 from bothways.capture.state.options import CaptureOptions
 from bothways.capture.state.running import Running
@@ -56,6 +57,7 @@ class Tracer:
         self.effects = Effects()
         self.overrides = Overrides()
         self.definitions = Definitions()
+        self.computed_again = ComputedAgain()
         # Every external object that was looked at, by id: one object is one Value, however it was reached.
         self._known: dict[int, tuple[object, Value]] = {}
 
@@ -64,6 +66,7 @@ class Tracer:
         other = Tracer(replace(self.options, is_continuation=False, copies_views=False))
         other.running, other.torch_state = self.running.fork(), self.torch_state.fork()
         other.names, other.definitions = self.names.shared(), self.definitions
+        other.computed_again = self.computed_again.fork()
         other.symbols = self.symbols.without_new_ones(other)
         return other
 
@@ -75,7 +78,7 @@ class Tracer:
         """Let go of the user's objects; what is left refers to itself, and lives until Python looks for such."""
         self._known.clear()
         self.graph.release()
-        self.effects, self.definitions = Effects(), Definitions()
+        self.effects, self.definitions, self.computed_again = Effects(), Definitions(), ComputedAgain()
         self.running.release()
         self.assumptions.release()
 
@@ -183,15 +186,19 @@ class Tracer:
         return library_function(self, function).call(self, args, kwargs)
 
     def run_const(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Compute with constants; an exception becomes the captured program's own."""
+        """Compute with constants; an exception becomes the captured program's own, and a warning is left to Python."""
         before = heard()
+        result = self.attempt(function, *args, **kwargs)
+        if heard() != before and not self.options.fullgraph:
+            self.stop("call_unknown", f"{getattr(function, '__name__', function)} warns")
+        return result
+
+    def attempt(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call it now; an exception becomes the captured program's own."""
         try:
-            result = function(*args, **kwargs)
+            return function(*args, **kwargs)
         except (Raised, Unsupported, NotConstant):
             raise
         except Exception as error:
             told = {"name": error.name, "path": error.path} if isinstance(error, ImportError) else {}
             raise Raised(new_exception(self, type(error), error.args, told)) from None
-        if heard() != before and not self.options.fullgraph:
-            self.stop("call_unknown", f"{getattr(function, '__name__', function)} warns")
-        return result

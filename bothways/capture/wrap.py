@@ -10,6 +10,7 @@ import collections
 import functools
 import logging
 import random
+import threading
 import types
 import weakref
 from collections.abc import Callable
@@ -22,10 +23,11 @@ from bothways.capture.guards import policy
 from bothways.capture.guards.sources import Attr, Item, Source
 from bothways.capture.values.autograd.autograd_contexts import RealContext
 from bothways.capture.values.code.attributes import lookup
+from bothways.capture.values.code.cached_functions import CachedFunction
 from bothways.capture.values.code.classes import ClassValue
 from bothways.capture.values.code.functions import FunctionValue, MethodValue, library_function
 from bothways.capture.values.code.namespaces import NamespaceValue
-from bothways.capture.values.code.partials import CachedFunction, PartialValue
+from bothways.capture.values.code.partials import PartialValue
 from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.collections.deques import DequeValue
 from bothways.capture.values.collections.dict_views import ProxyValue
@@ -53,6 +55,8 @@ from bothways.capture.values.objects.exceptions import ExceptionValue
 from bothways.capture.values.objects.messages import LoggerValue
 from bothways.capture.values.objects.objects import ObjectValue
 from bothways.capture.values.objects.simple_namespaces import SimpleNamespaceValue
+from bothways.capture.values.objects.thread_locals import ThreadLocalValue
+from bothways.capture.values.tensors.array_values import ArrayValue
 from bothways.capture.values.tensors.attention_params import AttentionParams
 from bothways.capture.values.tensors.numpy_random import NumpyRandomValue, method_of_generator
 from bothways.capture.values.tensors.random_numbers import RandomValue
@@ -288,6 +292,8 @@ def _instance(tracer: Tracer, obj: Any, source: Source) -> Value:
         tracer.guard("len({s0}) == {c0}", held, len(obj.args))
         args = [tracer.wrap(arg, Item(held, index)) for index, arg in enumerate(obj.args)]
         value: ObjectValue = ExceptionValue(cls, args, obj=obj, source=source)
+    elif issubclass(cls, threading.local):
+        value = ThreadLocalValue(cls, obj=obj, source=source)
     elif base is object or cls is property:  # of which the type alone is asked
         value = ObjectValue(cls, obj=obj, source=source)
     elif base is types.SimpleNamespace:
@@ -382,6 +388,7 @@ BY_TYPE: dict[type, Wrapper] = {
     torch.autocast: external_autocast,
     random.Random: RandomValue.external,
     **dict.fromkeys(numpy_numbers.GENERATORS, NumpyRandomValue.external),
+    **dict.fromkeys(numpy_numbers.ARRAYS, ArrayValue.external),
     torch_compat.SDPAParams: AttentionParams.external,
 }
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-
-from bothways import torch_compat
 
 SIMPLE: dict[tuple[int, int], Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     (1, 1): torch.dot,
@@ -97,15 +95,3 @@ PRODUCTS: dict[Any, Callable[..., torch.Tensor]] = {
     "matmul": matmul,
     F.linear: linear,
 }
-
-
-def of_parts(target: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
-    """What computes a product of tensors with symbolic sizes, where PyTorch would not."""
-    if torch_compat.PRODUCTS_TAKE_SYMBOLS or not isinstance(target, Hashable):
-        return None
-    product = PRODUCTS.get(target)
-    return product if product is not None and any(map(_is_symbolic, args)) else None
-
-
-def _is_symbolic(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape)

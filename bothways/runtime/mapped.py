@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,8 +27,13 @@ class Mapped:
         self.__name__ = self.__qualname__ = "vmap"
 
     def __call__(self, *values: Any) -> Any:
+        handled = sys.exception()
         with torch_compat.preserve_dispatch():
-            return torch.vmap(self.module.forward, self.in_dims, self.out_dims)(*values)
+            try:
+                return torch.vmap(self.module.forward, self.in_dims, self.out_dims)(*values)
+            except Exception as error:
+                _let_go_of_guards(error, handled)
+                raise
 
     def __repr__(self) -> str:
         return "vmap(...)"
@@ -51,12 +58,33 @@ class Differentiated:
             results = tuple(self.module.forward(*own, *others))
             return results[: self.outputs], results
 
+        handled = sys.exception()
         with torch_compat.preserve_dispatch():
-            rows, results = run(split, own, directions)
+            try:
+                rows, results = run(split, own, directions)
+            except Exception as error:
+                _let_go_of_guards(error, handled)
+                raise
         return (*(one for row in rows for one in row), *results)
 
     def __repr__(self) -> str:
         return f"{self.transform}(...)"
+
+
+def _let_go_of_guards(error: BaseException, handled: BaseException | None) -> None:
+    """Empty the frames of an error, not of one that was being ``handled`` before.
+
+    Some of PyTorch's hold a guard in a variable, as that which spells a tensor: kept with the error it would go on
+    switching transforms off, and when it is dropped put the dispatcher's state back to what it was in an operation.
+    """
+    seen = {id(handled)}
+    pending: list[BaseException | None] = [error]
+    while pending:
+        one = pending.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            pending += [one.__cause__, one.__context__]
 
 
 def _gradients(split: Split, own: Tensors, directions: Tensors) -> tuple[Sequence[Tensors], Tensors]:

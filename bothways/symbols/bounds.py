@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from bothways.symbols.expressions import Applied, Atom, Expression, Product, Symbol
+from bothways.symbols.expressions import EXTREMES, Applied, Atom, Expression, Product, Symbol
 
 INFINITE = math.inf
 
@@ -24,8 +24,22 @@ ANYTHING = Range()
 
 def range_of(expression: Expression, ranges: Ranges) -> Range:
     """Where the expression lies; not always as narrow as it could be."""
-    by_terms, from_least = _sum_of_terms(expression, ranges), _from_least(expression, ranges)
-    return Range(max(by_terms.least, from_least.least), min(by_terms.greatest, from_least.greatest))
+    bounds = [_sum_of_terms(expression, ranges), _from_least(expression, ranges), *_by_arguments(expression, ranges)]
+    return Range(max(each.least for each in bounds), min(each.greatest for each in bounds))
+
+
+def _by_arguments(expression: Expression, ranges: Ranges) -> Iterator[Range]:
+    """Where it lies because the largest is at least as large as each: ``max(s0, s1) - s0`` is not negative."""
+    for product, factor in expression.terms.items():
+        [atom, *others] = product or (None,)
+        if not others and isinstance(atom, Applied) and atom.function in EXTREMES:
+            rest = expression - Expression({product: factor})
+            each = [range_of(rest + arg * Expression.of(factor), ranges) for arg in atom.args]
+            if (atom.function == "max") == (factor > 0):
+                yield Range(max(one.least for one in each), INFINITE)
+            else:
+                yield Range(-INFINITE, min(one.greatest for one in each))
+            return
 
 
 def _from_least(expression: Expression, ranges: Ranges) -> Range:
@@ -74,15 +88,20 @@ def _range_of_atom(atom: Atom, ranges: Ranges) -> Range:
     if isinstance(atom, Symbol):
         return ranges.get(atom, ANYTHING)
     assert isinstance(atom, Applied)
-    one, other = (range_of(arg, ranges) for arg in atom.args)
+    inside = [range_of(arg, ranges) for arg in atom.args]
+    if atom.function in EXTREMES:
+        choose = {"max": max, "min": min}[atom.function]
+        return Range(choose(each.least for each in inside), choose(each.greatest for each in inside))
+    one, other = inside
     match atom.function:
-        case "max":
-            return Range(max(one.least, other.least), max(one.greatest, other.greatest))
-        case "min":
-            return Range(min(one.least, other.least), min(one.greatest, other.greatest))
         case "mod" if other.least > 0:
             return Range(0, other.greatest - 1)
-        case "floordiv" if other.least > 0 and one.least >= 0:
-            least = 0 if other.greatest == INFINITE or one.least == INFINITE else one.least // other.greatest
-            return Range(least, one.greatest if one.greatest == INFINITE else one.greatest // other.least)
+        case "floordiv" if other.least > 0:
+            least = _quotient(one.least, other.greatest, other.least)
+            return Range(least, _quotient(one.greatest, other.least, other.greatest))
     return ANYTHING
+
+
+def _quotient(number: float, divisor: float, of_negative: float) -> float:
+    """An end of a quotient: the divisor that makes a positive number least makes a negative one greatest."""
+    return number if abs(number) == INFINITE else number // (divisor if number >= 0 else of_negative)

@@ -15,7 +15,7 @@ from typing import Any
 
 from bothways.locks import Lock
 from bothways.symbols.bounds import Range, range_of
-from bothways.symbols.expressions import Applied, Expression, Product, Symbol
+from bothways.symbols.expressions import Applied, Expression, Product, Symbol, applied
 from bothways.symbols.reals import Real
 
 # What is asked of ``left - right``: whether it is zero, whether it is negative; or of an expression: its very value.
@@ -194,6 +194,14 @@ class Environment:
         if least > 0 or greatest < 0 or _has_no_root(difference):
             return False
         return self.known.zero.get(_unsigned(difference))
+
+    def extreme(self, function: str, one: Expression, other: Expression) -> Expression:
+        """``max`` or ``min`` of two; one of them where it follows which, and no question where it does not."""
+        for left, right in ((one, other), (other, one)):
+            less = self.known_answer(self.simplified(left - right), NEGATIVE)
+            if less is not None:
+                return right if less == (function == "max") else left
+        return applied(function, one, other)
 
     def decide(self, left: Expression, right: Expression, question: str) -> bool:
         """The answer for the values of now, noted unless it follows."""

@@ -6,6 +6,7 @@ Expressions know nothing of values, guards or PyTorch.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
@@ -57,6 +58,8 @@ class Applied(Atom):
 
     def text(self, args: list[str]) -> str:
         """The atom as Python, from the texts of its arguments."""
+        if self.function in EXTREMES:
+            return f"{self.function}({', '.join(args)})"
         return SPELLING[self.function].format(*(f"({arg})" if " " in arg else arg for arg in args))
 
 
@@ -70,9 +73,8 @@ COMPUTED: dict[str, Callable[..., int]] = {
 SPELLING: dict[str, str] = {
     "floordiv": "({} // {})",
     "mod": "({} % {})",
-    "max": "max({}, {})",
-    "min": "min({}, {})",
 }
+EXTREMES = ("max", "min")  # of two numbers or more
 
 Product = tuple[Atom, ...]
 
@@ -292,20 +294,33 @@ def _split(one: Expression, other: Expression) -> tuple[Expression, Expression]:
     return whole, rest
 
 
-def _extreme(larger: bool) -> Callable[[Expression, Expression], Expression | None]:
-    def choose(one: Expression, other: Expression) -> Expression | None:
-        distance = (one - other).constant
-        if distance is None:
-            return None
-        return one if (distance >= 0) == larger else other
+def _extreme(function: str) -> Callable[..., Expression]:
+    def choose(*args: Expression) -> Expression:
+        kept: list[Expression] = []
+        for arg in itertools.chain.from_iterable(_alternatives(function, arg) for arg in args):
+            for place, other in enumerate(kept):
+                distance = (arg - other).constant
+                if distance is not None:
+                    kept[place] = arg if (distance > 0) == (function == "max") else other
+                    break
+            else:
+                kept.append(arg)
+        return kept[0] if len(kept) == 1 else Expression.atom(Applied(function, tuple(sorted(kept, key=str))))
 
     return choose
+
+
+def _alternatives(function: str, arg: Expression) -> tuple[Expression, ...]:
+    """What the larger (or smaller) one is chosen of: where it was chosen in the same way itself, all of those."""
+    atom = next(arg.atoms(), None)
+    is_alike = isinstance(atom, Applied) and atom.function == function and arg.terms == {(atom,): 1}
+    return atom.args if is_alike else (arg,)  # type: ignore[union-attr]
 
 
 SIMPLIFIED: dict[str, Callable[..., Expression | None]] = {
     "floordiv": _floordiv,
     "mod": _mod,
-    "max": _extreme(True),
-    "min": _extreme(False),
+    "max": _extreme("max"),
+    "min": _extreme("min"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -21,8 +22,8 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat)
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "floordiv": operator.floordiv,
     "mod": operator.mod,
-    "max": max,
-    "min": min,
+    "max": torch.sym_max,  # Python's own would ask which one it is
+    "min": torch.sym_min,
 }
 
 
@@ -102,7 +103,8 @@ class SizeNodes:
             return self._given[atom] if atom in self._given else self._placeholder(atom)
         assert isinstance(atom, Applied)
         if atom not in self._atoms:
-            self._atoms[atom] = self._call(FUNCTIONS[atom.function], *map(self._computed, atom.args))
+            call = partial(self._call, FUNCTIONS[atom.function])
+            self._atoms[atom] = reduce(call, map(self._computed, atom.args))
         return self._atoms[atom]
 
     def _call(self, function: Callable[..., Any], *args: Any) -> torch.fx.Node:

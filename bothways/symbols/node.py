@@ -130,10 +130,7 @@ class SizeNode(_Node):
         return self._extreme("min", other)
 
     def _extreme(self, function: Any, other: SizeNode) -> SizeNode:
-        smaller = self.environment.known_answer(self.expression - other.expression, NEGATIVE)
-        if smaller is not None:
-            return other if smaller == (function == "max") else self
-        return self._with(applied(function, self.expression, other.expression))
+        return self._with(self.environment.extreme(function, self.expression, other.expression))
 
     def pow_by_natural(self, other: SizeNode) -> SizeNode:
         return self._with(math.prod([self.expression] * other.guard_int(), start=Expression.of(1)))

@@ -75,10 +75,12 @@ def global_module_hooks() -> dict[str, Any]:
     return vars(module_internals)
 
 
-def fake_tensor_mode(*, allow_real: bool = False) -> Any:
-    """PyTorch's own fake tensors, for the operations plain meta tensors cannot answer."""
+def fake_tensor_mode(*, allow_real: bool = False, corrected: Callable[..., Any] | None = None) -> Any:
+    """PyTorch's own fake tensors, for the operations plain meta tensors cannot answer; ``corrected`` is asked what an
+    operation gives in place of what they say: it takes the operation, its arguments and their result."""
     mode = _fake_tensor_mode_without_log()(allow_non_fake_inputs=allow_real)
     mode._allow_unsafe_data_ptr_access = False
+    mode.corrected = corrected
     return mode
 
 
@@ -89,6 +91,8 @@ def _fake_tensor_mode_without_log() -> Any:
     from torch._subclasses import fake_tensor
 
     class FakeTensorModeWithoutLog(fake_tensor.FakeTensorMode):
+        corrected: Callable[..., Any] | None = None
+
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
             return False  # which would load it
@@ -96,9 +100,11 @@ def _fake_tensor_mode_without_log() -> Any:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             before, fake_tensor.log.disabled = fake_tensor.log.disabled, True
             try:
-                return statistics.corrected(func, args, super().__torch_dispatch__(func, types, args, kwargs or {}))
+                result = super().__torch_dispatch__(func, types, args, kwargs or {})
             finally:
                 fake_tensor.log.disabled = before
+            result = statistics.corrected(func, args, result)
+            return result if self.corrected is None else self.corrected(func, args, kwargs or {}, result)
 
     return FakeTensorModeWithoutLog
 

@@ -23,6 +23,8 @@ from bothways.lower.schedule.steps import lower
 from bothways.source_text import identifier, in_comment, is_plain_name, printable, words_in
 from bothways.testing import same
 
+pytestmark = pytest.mark.usefixtures("kernels_for_all")
+
 BACKENDS = ["eager", "aot_eager", "native"]
 
 # Names that the Python around kernels, a program, Python itself, C or its library use.
@@ -32,12 +34,6 @@ OF_PROGRAMS = (
     "f0 fu0 exp expf sinf double float restrict auto inline static int64_t const void NAN INFINITY linux unix main "
     "errno malloc free omp_get_thread_num given Given row lane parallel max_float x_p print type match _ __name__"
 ).split()
-
-
-@pytest.fixture(autouse=True)
-def kernels_for_small_graphs():
-    with bothways.config.patch(kernels_for_small_graphs=True):
-        yield
 
 
 def written(source):

@@ -1,5 +1,7 @@
 """Arrays of NumPy that PyTorch takes for tensors, as the indices of a minibatch: such a tensor is one of the inputs."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -81,12 +83,128 @@ def test_other_indices_do_what_they_do(array):
 def shares(x, array):
     tensor = torch.from_numpy(array)
     tensor.mul_(2)
-    torch.as_tensor(array).add_(1)
-    return tensor + 1
+    return tensor + x.sum(), tensor
 
 
-def test_what_shares_the_memory_of_an_array_is_left_to_numpy():
-    agree(shares, observe, np.ones(4), np.ones(4))
+def shares_where_nothing_is_copied(x, array):
+    first, second = torch.as_tensor(array, dtype=torch.float64, device="cpu"), torch.DoubleTensor(array[:0])
+    first.add_(1)
+    return first * x.sum(), second
+
+
+def learns(x, array):
+    leaf = torch.from_numpy(array).requires_grad_()
+    (leaf * leaf).sum().backward()
+    return leaf.grad, leaf
+
+
+def asks_first(x, array):
+    if isinstance(array, np.ndarray) and array.dtype == np.float64 and not hasattr(array, "cpu"):
+        array = torch.from_numpy(array).float()
+    return torch.as_tensor(array) * len(array)
+
+
+def knows_its_shape(x, array):
+    return torch.zeros(array.shape) + array.ndim, x.sum() * array.shape[0] / array.size + array.nbytes
+
+
+@pytest.mark.every_backend
+@everywhere
+@pytest.mark.parametrize("program", [shares, learns, asks_first, knows_its_shape], ids=lambda f: f.__name__)
+def test_a_tensor_in_the_memory_of_an_array(program, backend):
+    calls = [np.linspace(0, 1, 4), np.linspace(-1, 2, 4), np.linspace(-1, 2, 5), np.linspace(-1, 2, 6)]
+    compiled = agree(program, observe, *calls, backend=backend, fullgraph=True, programs=2)
+    agree(program, observe, np.ones(4, dtype=np.float32), np.ones(4), backend=backend)
+    agree(shares_where_nothing_is_copied, observe, *calls, backend=backend)
+    result = compiled(x, array := np.ones(4))
+    if program is shares:
+        assert np.shares_memory(result[1].numpy(), array)
+
+
+@everywhere
+def test_it_is_another_object_each_time(backend):
+    compiled = bothways.compile(lambda x, array: torch.from_numpy(array), backend=backend, fullgraph=True)
+    array = np.ones(4)
+    first, second = compiled(x, array), compiled(x, array)
+    first.add_(1)
+    assert first is not second
+    assert second.tolist() == array.tolist() == [2.0] * 4
+
+    def twice(x, array):
+        first, second = torch.from_numpy(array), torch.as_tensor(array)
+        first.add_(1)
+        return first * second, torch.tensor(first is second)
+
+    agree(twice, observe, np.ones(4), np.zeros(4), backend=backend)
+
+
+@everywhere
+def test_other_tensors_in_the_same_memory_are_seen_to_change(backend):
+    def program(x, array, other):
+        tensor = torch.from_numpy(array)
+        other.add_(1)
+        before = tensor * x.sum()
+        tensor.add_(2)
+        return before, tensor + other, torch.tensor(array)
+
+    def observed(function, is_shared):
+        array = np.arange(4.0)
+        result = function(x, array, torch.from_numpy(array if is_shared else np.ones(4)))
+        return {"result": result, "array": array.tolist()}
+
+    agree(program, observed, True, True, False, False, True, backend=backend)
+
+
+@everywhere
+def test_an_array_that_is_filled_again_before_the_backward(backend):
+    """What eager keeps of the array itself is read then, what it has computed is as it was."""
+
+    def observed(function, start):
+        array, weight = np.arange(start, start + 4), torch.arange(4.0, requires_grad=True)
+        loss = function(weight, array)
+        array[:] = 7.0
+        loss.backward()
+        return {"loss": loss, "gradient": weight.grad}
+
+    for program in (
+        lambda weight, array: (torch.from_numpy(array).float() * weight).sin().sum(),
+        lambda weight, array: (torch.from_numpy(array) * weight).sin().sum(),
+    ):
+        agree(program, observed, 0.0, 1.0, 1.0, backend=backend, fullgraph=True, programs=1)
+
+
+@pytest.mark.parametrize("array", [
+    np.arange(6.0)[::-1], np.array([1.0, 2.0], dtype=">f8"), np.zeros(3, dtype=[("a", "i1"), ("b", "f8")])["b"],
+    np.array(["a"]), np.array([1 + 1j]), np.broadcast_to(np.ones(1), 3), np.ones((2, 2)).T, np.float64(2), [1.0],
+])  # fmt: skip
+def test_arrays_that_pytorch_takes_otherwise_or_refuses(array):
+    def observed(function, call):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of an array that cannot be written to, once in a process
+                return {"result": function(x, array)}
+        except (TypeError, ValueError) as error:
+            return {"raised": str(error)}
+
+    for program in (torch.from_numpy, torch.as_tensor, torch.DoubleTensor):
+        agree(lambda x, given, program=program: program(given) * 2, observed, 0, 0)
+
+
+@pytest.mark.parametrize("program", [
+    lambda x, array: array + 1, lambda x, array: array == array, lambda x, array: x.sum() * array,
+    lambda x, array: [float(one) for one in array], lambda x, array: np.mean(array), lambda x, array: array[0],
+    lambda x, array: array.copy(), lambda x, array: str(array), lambda x, array: 3.0 in array,
+    lambda x, array: array.T, lambda x, array: torch.tensor([array, array]), lambda x, array: -array,
+    lambda x, array: torch.from_numpy(array[1:]), lambda x, array: array.size and array.any(),
+])  # fmt: skip
+def test_what_computes_with_an_array_is_left_to_numpy(program):
+    def observed(function, start):
+        result = function(x, np.arange(start, start + 3))
+        return {"result": torch.as_tensor(result) if isinstance(result, np.ndarray) else result}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a list of arrays is slow, says PyTorch
+        agree(program, observed, 0.0, 3.0, 3.0)
 
 
 def changed(x, array):

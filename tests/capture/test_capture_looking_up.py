@@ -1,6 +1,7 @@
 """What code asks of Python itself: addresses, subclasses, modules that are loaded, records that are dictionaries."""
 
 import collections.abc
+import inspect
 import json
 import os
 import sys
@@ -149,3 +150,26 @@ def test_relative_imports(package):
 
 def test_paths_that_are_texts():
     results_agree(lambda x: (x + 1, os.fspath(".")), X)
+
+
+KINDS = (
+    inspect.isfunction, inspect.ismethod, inspect.isclass, inspect.isbuiltin, inspect.isroutine, inspect.ismodule,
+    inspect.isgenerator, inspect.iscode, callable,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("of_kind", KINDS, ids=lambda one: one.__name__)
+def test_of_which_kind_an_object_is(of_kind):
+    def default(value, other):
+        if value is not None:
+            return value
+        return other() if of_kind(other) and of_kind is inspect.isfunction else other
+
+    def function(x, times):
+        asked = [of_kind(x), of_kind(times), of_kind(times.scaled), of_kind(Times), of_kind(len), of_kind(torch)]
+        asked += [of_kind(default), of_kind(lambda: 1), of_kind(X.add), of_kind([].append), of_kind("text"), of_kind(1)]
+        asked += [of_kind(torch.relu), of_kind(Times.scaled), of_kind(torch.Tensor), of_kind(None), of_kind(str.upper)]
+        given = default(None, lambda: x * 2)
+        return asked, default(x, 1) + (given() if callable(given) else given)
+
+    results_agree(function, X, Times(2))

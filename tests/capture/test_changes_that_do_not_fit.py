@@ -6,21 +6,17 @@ import pytest
 import torch
 from agreeing import agree
 
-import bothways
-
 BACKENDS = ["eager", "aot_eager", "native"]
-pytestmark = [pytest.mark.parametrize("backend", BACKENDS), pytest.mark.every_backend]
+pytestmark = [
+    pytest.mark.parametrize("backend", BACKENDS),
+    pytest.mark.every_backend,
+    pytest.mark.usefixtures("kernels_for_all"),
+]
 
 NAMES = [
     "add_", "remainder_", "fmod_", "floor_divide_", "pow_", "atan2_", "eq_", "ge_", "clamp_min_", "xlogy_", "hypot_",
     "copysign_", "nextafter_", "heaviside_",
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _kernels_for_all():
-    with bothways.config.patch(kernels_for_small_graphs=True):
-        yield
 
 
 def outcome(function, call):

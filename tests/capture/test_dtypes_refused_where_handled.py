@@ -1,10 +1,14 @@
 """Products, normalisations and losses that refuse dtypes beside each other raise where the user's handler is."""
 
+import warnings
+
 import pytest
 import torch
 from agreeing import BACKENDS, agree
 from torch import nn
 from torch.nn import functional as F
+
+import bothways
 
 LAYERS = [nn.BatchNorm1d(3), nn.BatchNorm1d(3).eval(), nn.LayerNorm(3), nn.Linear(3, 3), nn.GroupNorm(1, 3)]
 
@@ -146,3 +150,19 @@ def test_a_step_between_two_dtypes(backend):
 
     calls = (SINGLE, SINGLE), (DOUBLE, SINGLE), (DOUBLE, SINGLE), (DOUBLE, DOUBLE), (SINGLE, WHOLE)
     agree(program, observe, *calls, backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [lambda x: ~x + 1, lambda x: torch.bitwise_not(x * 2), lambda x: x.bitwise_not_()])
+def test_bits_of_what_has_none(program, backend):
+    """Nothing is said of kernels that could not be built."""
+
+    def observe(function, dtype):
+        try:
+            return {"result": function(torch.arange(4).to(dtype))}
+        except (NotImplementedError, TypeError) as error:
+            return {"refused": f"{type(error).__name__}: {error}"}
+
+    with warnings.catch_warnings(), bothways.config.patch(kernels_for_small_graphs=True):
+        warnings.simplefilter("error")
+        agree(program, observe, torch.int64, SINGLE, SINGLE, HALF, torch.bool, torch.float64, backend=backend)

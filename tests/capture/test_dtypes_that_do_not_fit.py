@@ -4,7 +4,7 @@ import pytest
 import torch
 from agreeing import agree
 
-import bothways
+pytestmark = pytest.mark.usefixtures("kernels_for_all")
 
 BACKENDS = ["eager", "aot_eager", "native"]
 WHOLE, TRUTH, REAL, COMPLEX = torch.int64, torch.bool, torch.float32, torch.complex64
@@ -42,12 +42,6 @@ def observe(function, dtype):
     except (RuntimeError, NotImplementedError) as error:
         return {"raised": (type(error).__name__, str(error)), "x": x, "log": log}
     return {"result": result, "x": x, "log": log}
-
-
-@pytest.fixture(autouse=True)
-def kernels_for_small_graphs():
-    with bothways.config.patch(kernels_for_small_graphs=True):
-        yield
 
 
 @pytest.mark.parametrize("name", [*IN_PLACE, *GIVEN])

@@ -1,5 +1,7 @@
 """``einops`` inside compiled functions; its cached recipes are facts. Skipped without it."""
 
+import functools
+
 import pytest
 import torch
 
@@ -28,7 +30,29 @@ def test_patterns():
     for _ in range(2):
         assert same(compiled(X), function(X))
     assert counter.frame_count == 1
-    assert same(compiled(X[:2]), function(X[:2]))
+    for size in (2, 3, 5, 7):
+        x = torch.randn(size, 8)
+        assert same(compiled(x), function(x))
+    assert counter.frame_count == 2
+
+
+def summed(x, axes):
+    return x.sum(axes)
+
+
+@pytest.mark.parametrize("reduction", [summed, functools.partial(torch.var, unbiased=False), torch.amax])
+def test_reductions_that_are_functions(reduction):
+    def reduced(x):
+        own = einops.reduce(x, "a b -> a 1", functools.partial(torch.var, unbiased=False))
+        added = einops.reduce(x, "a b -> b", lambda t, axes: t.sum(axes))
+        return own, einops.reduce(x, "a (b c) -> a c", reduction, c=4), added
+
+    counter = CompileCounter()
+    compiled = bothways.compile(reduced, backend=counter, fullgraph=True)
+    for size in (3, 3, 4, 5, 6):
+        x = torch.randn(size, 8)
+        assert same(compiled(x), reduced(x))
+    assert counter.frame_count == 2
 
 
 def test_layers():

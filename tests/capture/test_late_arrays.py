@@ -38,6 +38,40 @@ def test_an_array(program, backend):
     agree(program, observe, 2, 2, 3, 4, backend=backend, programs=2, fullgraph=True)
 
 
+def of_what_is_turned_later(x, log):
+    value = x * 1
+    before = value.numpy()
+    value.t_()
+    return before, value
+
+
+def of_what_asks_for_a_gradient_later(x, log):
+    value = x * 1
+    before = value.numpy()
+    value.requires_grad_()
+    return before, value
+
+
+def of_what_gets_other_data_later(x, log):
+    value = x * 1
+    before, given = value.numpy(), x.numpy()
+    value.data = torch.zeros(3)
+    x.data = torch.zeros(4)
+    return before, given, value
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "program", [of_what_is_turned_later, of_what_asks_for_a_gradient_later, of_what_gets_other_data_later]
+)
+def test_it_is_of_the_tensor_as_that_was(program, backend):
+    def observe(function, scale):
+        x, log = torch.arange(6.0).view(2, 3) * scale, []
+        return {"result": repr(function(x, log)), "argument": x}
+
+    agree(program, observe, 1, 2, 2, backend=backend, programs=1, fullgraph=True)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_it_shares_the_memory_that_it_shares_uncompiled(backend):
     def program(x):

@@ -67,12 +67,18 @@ def rounded(x, log):
     return round(float(x.mean()), 2), round(x.sum().item() / 3, 1), -x.sum().item(), abs(x.min().item())
 
 
+def of_two_kinds_and_used_twice(x, log):
+    least = min(x.sum().item(), 3)
+    log.append(least)
+    return least, math.exp(least), x + 1
+
+
 @pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "program",
     [returned, in_a_list, in_a_dictionary, summed, of_what_changes_later, of_an_argument, of_what_needs_gradients,
-     of_whole_numbers, by_its_type, averaged, rounded],
+     of_whole_numbers, by_its_type, averaged, rounded, of_two_kinds_and_used_twice],
 )  # fmt: skip
 def test_a_number(program, backend):
     def observe(function, scale):

@@ -50,6 +50,22 @@ def compared(x, n, log):
     return f"{x.sum().item() > 0.5}", f"{x.argmax().item()}"
 
 
+def in_containers(x, n, log):
+    losses = [x.sum().item(), x.mean().item()]
+    log.append(f"{losses} {(n,)} {dict(step=n, losses=[losses[0], 'none'])!r:>60}")
+    losses[0] = n  # behind the text
+    log.append("run {}: {!r:>20} {[1]:.2f}".format([n], {"losses": losses}, losses))  # noqa: UP032
+    return str(losses), repr([n, None]), "%s %r" % (losses, {"n": n})  # noqa: UP031
+
+
+def counted_in_a_list(x, n, log, runs=[0]):  # noqa: B006
+    runs[:] = [n]
+    runs[0] += 1
+    log.append("run {}:".format(runs))  # noqa: UP032
+    runs[0] += 1
+    return x + 1
+
+
 def before_a_change(x, n, log):
     total = x.sum()
     text = f"{total:.2f}"
@@ -62,7 +78,9 @@ UNCOUNTED = (compared, before_a_change)  # which do not look at the number of th
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    "program", [literals, by_percent, by_method, joined, added, compared, before_a_change], ids=lambda one: one.__name__
+    "program",
+    [literals, by_percent, by_method, joined, added, compared, in_containers, counted_in_a_list, before_a_change],
+    ids=lambda one: one.__name__,
 )
 def test_text_that_is_handed_on_breaks_nothing(program, backend):
     def observe(function, call):

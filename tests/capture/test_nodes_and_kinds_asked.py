@@ -5,16 +5,12 @@ import pytest
 import torch
 from agreeing import agree
 
-import bothways
-
 BACKENDS = ["eager", "aot_eager", "native"]
-pytestmark = [pytest.mark.parametrize("backend", BACKENDS), pytest.mark.every_backend]
-
-
-@pytest.fixture(autouse=True)
-def _kernels_for_all():
-    with bothways.config.patch(kernels_for_small_graphs=True):
-        yield
+pytestmark = [
+    pytest.mark.parametrize("backend", BACKENDS),
+    pytest.mark.every_backend,
+    pytest.mark.usefixtures("kernels_for_all"),
+]
 
 
 def _square(seed):

@@ -2,6 +2,7 @@
 
 import array
 import collections
+import contextlib
 import threading
 import types
 import weakref
@@ -46,6 +47,81 @@ def test_attributes_of_a_thread_are_stored_and_deleted(kind, backend):
         return {"result": result, "held": dict(vars(local))}
 
     agree(program, observe, 1, 1, 2, backend=backend)
+
+
+class Depth(threading.local):
+    name = "depth"
+
+    def __init__(self, depth=0):
+        self.depth, self.seen = depth, []
+
+    @property
+    def doubled(self):
+        return self.depth * 2
+
+    @contextlib.contextmanager
+    def deeper(self):
+        self.depth += 1
+        try:
+            yield self
+        finally:
+            self.depth -= 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_a_thread_keeps_is_read_and_stored_in_one_graph(backend):
+    def program(x, state):
+        with state.deeper() as inner:
+            x = x * inner.doubled
+            inner.seen.append(inner.depth)
+        state.last = x.sum()
+        state.name = "other"
+        setattr(state, "of this step", x.shape[0])
+        if hasattr(state, "first"):
+            del state.first
+        else:
+            state.first = x
+        return x + 1
+
+    def observe(function, size):
+        results = []
+
+        def steps():
+            shown = []
+            for _ in range(3):
+                result = function(torch.ones(size), state)
+                shown.append((result, sorted(vars(state).items(), key=str), state.depth))
+            results.append(shown)
+
+        state = Depth()
+        steps()
+        state.depth = 2
+        steps()
+        thread = threading.Thread(target=steps)
+        thread.start()
+        thread.join()
+        return {"results": results, "here": sorted(vars(state)), "class": Depth.name}
+
+    agree(program, observe, 2, 2, 3, backend=backend, fullgraph=True)
+
+
+def test_what_a_thread_does_not_keep_raises_as_plain_python():
+    def program(x, state):
+        try:
+            del state.missing
+        except AttributeError as error:
+            return x, str(error)
+        return x + 1
+
+    def sets_what_is_computed(x, state):
+        try:
+            state.doubled = 3
+        except AttributeError as error:
+            return x, str(error)
+        return x + 1
+
+    for one in (program, sets_what_is_computed):
+        agree(one, lambda function, call: {"result": function(torch.ones(2), Depth())}, 0, 0)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -108,6 +108,26 @@ def test_what_is_taken_stays_in_the_graph(number, backend):
     torch.testing.assert_close(compiled(x), functions[name](x * 2, value))
 
 
+def test_what_fails_beside_a_tensor_that_is_given_other_data_raises_at_the_users_line():
+    """The tensor is made by each run, so that plain Python can run the call once more."""
+
+    def program(x):
+        value = x.clone()
+        is_positive = bool(value[0] > 0)
+        value.data = x * 2
+        return is_positive, value
+
+    compiled = bothways.compile(program, backend="eager")
+    for x in (torch.ones(2), torch.ones(2, dtype=torch.cfloat), torch.ones(2, dtype=torch.cfloat)):
+        seen = []
+        for function in (program, compiled):
+            try:
+                seen.append(repr(function(x)))
+            except NotImplementedError as error:
+                seen.append((str(error), traceback.extract_tb(error.__traceback__)[-1].lineno))
+        assert seen[0] == seen[1]
+
+
 def test_a_graph_for_which_there_is_no_memory_gives_way_to_plain_python():
     """What was computed on the way is free by then, and plain Python may need less."""
     log = []

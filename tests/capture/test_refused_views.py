@@ -337,3 +337,36 @@ def test_what_uses_a_view_whose_base_was_changed_raises_at_its_line(backend):
         return {"error": str(caught.value), "lines": lines[-1:], "seen": list(seen)}
 
     agree(program, observe, 2, 4, 4, 6, 5, backend=backend)
+
+
+# Changes of what was computed from such a view, and lies apart from it; and one that is none.
+APART = {
+    "not in place": lambda x, w: torch.nn.functional.relu(x, inplace=False),
+    "an activation": lambda x, w: torch.nn.functional.relu(x @ w, inplace=True),
+    "a method": lambda x, w: torch.nn.functional.linear(x, w).add_(1),
+    "a part": lambda x, w: torch.cat([x, x]).view(-1)[1:].mul_(2),
+    "by an index": lambda x, w: operator.setitem(x.softmax(-1), 0, 1.0),
+}
+# Changes of the view, which only look as if they were of something new.
+WITHIN = {
+    "the same": lambda x, w: x.contiguous().add_(1),
+    "in another shape": lambda x, w: torch.nn.functional.relu(x.reshape(-1), inplace=True),
+    "a dropout of nothing": lambda x, w: torch.nn.functional.dropout(x, 0.5, False).mul_(2),
+    "turned meanwhile": lambda x, w: (x.view(-1), x.t_())[0].add_(1),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("take", ["split", "without gradients"])
+@pytest.mark.parametrize("change", APART | WITHIN)
+def test_what_is_computed_from_such_a_view_may_be_changed(change, take, backend):
+    def program(x, w):
+        return (APART | WITHIN)[change](x, w), x + 1
+
+    def observe(function, call):
+        base = torch.linspace(-1, 1, 18).view(2, 3, 3)
+        x = base.split(1)[1].squeeze(0) if take == "split" else without_grad(lambda: base[call])()
+        result = function(x, torch.linspace(0, 2, 9).view(3, 3))
+        return {"result": result, "base": base}
+
+    agree(program, observe, 0, 0, 1, backend=backend, fullgraph=change in APART)

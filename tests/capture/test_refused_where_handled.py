@@ -205,3 +205,82 @@ def _lines(error, function):
             lines.append(step.tb_lineno)
         step = step.tb_next
     return lines[-1:]
+
+
+SHARED = {
+    "out": lambda one, x: torch.mul(x, 2, out=one.expand(3)),
+    "a function in place": lambda one, x: torch.relu_(one.expand(3)),
+    "inplace=True": lambda one, x: torch.nn.functional.relu(one.expand(3), inplace=True),
+    "a list": lambda one, x: torch._foreach_add_([one.expand(3)], 1.0),
+}
+
+
+@backends
+@pytest.mark.parametrize("write", SHARED.values(), ids=SHARED)
+def test_a_write_to_elements_that_share_their_memory_comes_to_its_handler(write, backend):
+    def program(x):
+        one = x[:1] * 1
+        try:
+            write(one, x)
+        except RuntimeError as error:
+            return str(error), one
+        return x * 3, one
+
+    agree(program, lambda function, x: {"gives": function(x)}, torch.ones(3), torch.ones(3), backend=backend)
+
+
+def added(x):
+    x.add_(1)
+
+
+def added_by_operator(x):
+    x += 1
+
+
+def added_to_a_view(x):
+    x[:1].add_(1)
+
+
+def added_by_out(x):
+    torch.add(x, 1, out=x)
+
+
+def laid_out_otherwise(x):
+    x.unsqueeze_(0)
+
+
+@backends
+@pytest.mark.parametrize("change", [added, added_by_operator, added_to_a_view, added_by_out, laid_out_otherwise])
+def test_a_change_of_a_tensor_of_inference_mode_comes_to_its_handler(change, backend):
+    def program(x, y):
+        try:
+            y = y * 2
+            change(x)
+        except RuntimeError as error:
+            return str(error), y
+        return y * 3
+
+    def observe(function, for_inference):
+        with torch.inference_mode(for_inference):
+            x = torch.ones(3)
+        result = function(x, torch.ones(3))
+        return {"gives": result, "x": x.tolist()}
+
+    agree(program, observe, True, True, False, False, backend=backend)
+
+
+@backends
+@pytest.mark.parametrize("change", [added, added_by_operator, added_to_a_view])
+def test_a_change_of_a_leaf_comes_to_its_handler_after_calls_with_other_inputs(change, backend):
+    def program(x):
+        try:
+            change(x)
+        except RuntimeError as error:
+            return str(error), x * 2
+        return x * 3
+
+    def observe(function, is_leaf):
+        x = torch.ones(3, requires_grad=True)
+        return {"gives": function(x if is_leaf else x * 1)}
+
+    agree(program, observe, False, True, False, True, backend=backend)

@@ -57,6 +57,19 @@ def test_of_one_dimension_that_has_several_elements(backend):
     agree(program, observe, False, False, True, backend=backend, fullgraph=True)
 
 
+def test_what_is_asked_wrongly_raises_as_it_does_uncompiled():
+    def program(x):
+        told, y = [], x * 2
+        for places in ((0, 1), (5,), ("a",)):
+            try:
+                told.append(y.stride(*places))
+            except (TypeError, IndexError) as error:
+                told.append(type(error).__name__)
+        return told
+
+    agree(program, lambda function, rows: {"told": function(torch.ones(rows, 2))}, 1, 1, 3)
+
+
 def test_what_a_kernel_decides_is_not_taken_for_granted():
     def program(x):
         return (x + 1).stride(), x[torch.tensor([0])].stride(0)

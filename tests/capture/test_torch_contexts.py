@@ -268,3 +268,40 @@ def test_views_of_ordinary_tensors_in_inference_mode(outside, backend):
         assert same(result, expected)
         assert [part.is_inference() for part in result] == [part.is_inference() for part in expected]
     assert [one.conclusion.value for one in bothways.history(compiled)] == ["a program"] * 3
+
+
+REFUSED = {
+    "a mode that is none": lambda: torch.autocast("cpu", enabled=()),
+    "a number": lambda: torch.autocast("cpu", enabled=1),
+    "a device that there is not": lambda: torch.autocast("nowhere"),
+    "a device that is no name": lambda: torch.autocast(3),
+    "no device": lambda: torch.autocast(),
+    "an argument that there is not": lambda: torch.autocast("cpu", other=1),
+    "what is no mode": lambda: torch.inference_mode(()),
+    "two modes": lambda: torch.inference_mode(True, False),
+}
+
+
+@pytest.mark.parametrize("make", REFUSED.values(), ids=REFUSED)
+def test_what_contexts_refuse_comes_to_its_handler(make):
+    def program(x):
+        try:
+            with make():
+                return x @ x
+        except (TypeError, RuntimeError, ValueError) as error:
+            return x + 1, type(error).__name__, str(error)
+
+    def observe(function, x):
+        return {"result": function(x), "autocast": torch.is_autocast_enabled("cpu")}
+
+    agree(program, observe, X[:, :3], X[:, :3])
+
+
+def test_inference_mode_takes_a_function():
+    def doubled(x):
+        return x * 2, torch.is_inference_mode_enabled()
+
+    def program(x):
+        return torch.inference_mode(doubled)(x)
+
+    agree(program, lambda function, x: {"result": function(x)}, X, X)

@@ -125,6 +125,9 @@ PROGRAMS = {
     "attention with a mask": lambda: F.scaled_dot_product_attention(
         leaf(2, 4, 6, 8), leaf(2, 4, 7, 8), leaf(2, 4, 7, 8), attn_mask=torch.randn(6, 7)
     ),
+    "channels shuffled": lambda: F.channel_shuffle(image(2, 6, 4, 4), 3),
+    "random numbers": lambda: [torch.poisson(torch.rand(4, 5).t()), torch._standard_gamma(torch.rand(4, 5).t())],
+    "random slopes": lambda: F.rrelu(leaf(4, 5).t(), training=True),
     "dropout": lambda: F.dropout(leaf(4, 5).t(), 0.5),
     "embedding": lambda: F.embedding(torch.tensor([[1, 2], [0, 1]]), leaf(4, 3)),
     "LSTM": lambda: torch.nn.LSTM(4, 3, 2, batch_first=True, dropout=0.1)(leaf(2, 5, 4))[0],

@@ -200,7 +200,27 @@ def of_one_number(x):
     return jacrev(torch.sum)(x[0]), hessian(lambda number: number**3)(x[0, 0])
 
 
+def that_gives_its_argument(x):
+    return jacrev(lambda row: row)(x[0]), jacfwd(lambda row: row)(x[0]), jacfwd(jacrev(lambda row: row))(x[0])
+
+
+def of_motion(x):
+    def motion(place, velocity):
+        return velocity, -place.sin()
+
+    by_place = jacrev(motion)(x[0], x[1]), jacfwd(motion)(x[0], x[1])
+    return by_place, jacrev(motion, argnums=(0, 1))(x[0], x[1]), jacfwd(motion, argnums=(0, 1))(x[0], x[1])
+
+
+def that_gives_parts_of_a_tree(x):
+    def function(tree):
+        return {"a": tree["a"], "b": [tree["a"] * tree["b"], tree["b"]]}
+
+    return jacrev(function)({"a": x[0], "b": x[1]}), jacfwd(lambda row: (row, (row, row * 2)), has_aux=True)(x[0])
+
+
 CASES = [
+    that_gives_its_argument, of_motion, that_gives_parts_of_a_tree,
     by_rows, by_columns, second, second_by_rows, made_outside, along, along_twice, along_several,
     of_one_argument_of_two, of_the_last, of_two_arguments, of_two_backwards, of_trees, of_one_result_twice, with_more,
     along_with_more, of_parameters, of_a_module, of_each_row, along_each_row, the_laplacian, with_what_needs_gradients,
@@ -209,7 +229,7 @@ CASES = [
     written_inside, of_one_number, with_arguments_beside,
 ]  # fmt: skip
 
-OF_SEVERAL = [of_trees, of_two_backwards, of_one_result_twice]
+OF_SEVERAL = [of_trees, of_two_backwards, of_one_result_twice, of_motion, that_gives_parts_of_a_tree]
 
 
 def observe(function, call):
@@ -255,10 +275,6 @@ def with_vjp_inside(x):
     return jacfwd(lambda row: vjp(curve, row)[1](row)[0])(x[0])
 
 
-def gives_its_argument(x):
-    return jacrev(lambda row: row)(x[0])
-
-
 def gives_what_was_there(x):
     return jacrev(lambda row: (row.sin(), WEIGHT.detach()))(x[0])
 
@@ -287,7 +303,7 @@ def leaks(x):
 
 @pytest.mark.parametrize(
     "function",
-    [in_chunks, by_columns_of_the_last, with_vjp_inside, gives_its_argument, gives_what_was_there,
+    [in_chunks, by_columns_of_the_last, with_vjp_inside, gives_what_was_there,
      gives_what_was_there_beside, looks_at_its_history, decides, leaks],
 )  # fmt: skip
 @pytest.mark.parametrize("backend", ["eager", "native"])

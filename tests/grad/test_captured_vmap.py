@@ -1,13 +1,18 @@
 """``torch.vmap`` is captured: the function as one example's, in one graph, gradients of each example included."""
 
+import math
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
 from agreeing import BACKENDS, agree, assert_raises_alike
 from observing import with_history
-from torch.func import functional_call, grad, grad_and_value, vmap
+from torch.func import functional_call, grad, grad_and_value, hessian, jvp, vmap
 
 import bothways
+from bothways.errors import KernelWarning
+from bothways.runtime.mapped import TRANSFORMS, Differentiated, Mapped
 from bothways.testing import same
 
 torch.manual_seed(0)
@@ -129,6 +134,15 @@ def clipped_one_by_one(x):
     return {name: torch.einsum("n,n...->...", factors, slope) for name, slope in slopes.items()}
 
 
+def of_one_number_and_another(x):
+    """Of a number beside a tensor without dimensions ``vmap`` makes a tensor."""
+    return vmap(lambda row: (row * WEIGHT[0]).sum() - 1)(x), vmap(grad(lambda row: (1.5 - row.sum()) ** 2))(x)
+
+
+def of_hessians_beside_a_number(x):
+    return vmap(hessian(lambda row, one: ((row * one).sum() - 1) ** 2), in_dims=(0, None))(x, x[0])
+
+
 def with_several_places(x):
     pair = vmap(lambda row: (row.sin(), row @ WEIGHT), out_dims=(1, 0))(x)
     tree = vmap(lambda row: {"sum": row.sum(), "rows": (row * 2, row + 1)}, out_dims={"sum": 0, "rows": -1})(x)
@@ -150,7 +164,8 @@ CASES = [
     of_rows, of_columns, of_the_last_dimension, of_several, of_a_dictionary, with_keywords, by_shapes,
     with_what_needs_gradients, without_gradients_inside, of_a_module, written_inside, one_in_the_other, of_gradients,
     of_parameters, of_parameters_made_outside, with_values, with_more, of_two_arguments, of_second_derivatives,
-    with_gradients_of_what_needs_gradients, inside_of_grad, clipped_one_by_one,
+    with_gradients_of_what_needs_gradients, inside_of_grad, clipped_one_by_one, of_one_number_and_another,
+    of_hessians_beside_a_number,
 ]  # fmt: skip
 
 
@@ -338,3 +353,67 @@ def test_errors_are_pytorchs(function):
     compiled = bothways.compile(function, backend="eager")
     assert_raises_alike(function, compiled, torch.randn(3, 3), characters=60)
     assert same(kept, torch.zeros(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize("one", [
+    lambda a: a + 1, lambda a: 2.5 * a - 0.1, lambda a: 1 / (a * a + 1.1), lambda a: a.add(True),
+    lambda a: torch.stack([a, a * 3]), lambda a: a.clone().mul_(3), lambda a: a * a.new_ones(()) * 2,
+])  # fmt: skip
+def test_numbers_that_meet_single_elements_are_part_of_the_kernels(one, dtype):
+    def program(x):
+        results = [vmap(one)(x)]
+        if x.is_floating_point():
+            results.append(vmap(grad(lambda a: one(a).sum()))(x))
+        return results
+
+    def observe(function, size):
+        return {"result": function(torch.linspace(-3, 4, size).to(dtype))}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", KernelWarning)
+        compiled = agree(program, observe, 3, 3, 5, 6, backend="native", fullgraph=True, programs=2)
+    assert "ATen" not in str(bothways.explain(compiled))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("numbers", [(2, 3, 4), (0.5, 1.5, 2.5)], ids=str)
+def test_numbers_that_change_meet_single_elements(numbers, backend):
+    program = lambda x, n: vmap(grad(lambda a: (a * n - x.shape[0]).sin()))(x) + vmap(lambda a: a - n)(x)
+    observe = lambda function, n: {"result": function(torch.linspace(-1, 1, 3), n)}
+    agree(program, observe, *numbers, backend=backend, fullgraph=True, dynamic=True, programs=1)
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [
+    lambda x: vmap(lambda row: row.view(-1, 1).expand(row.shape[0], 2).reshape(2 * row.shape[0]) / x.shape[0])(x),
+    lambda x: vmap(grad(lambda row: (row * x.shape[1]).sin().sum() / row.shape[0]))(x),
+    lambda x: vmap(lambda row: vmap(lambda one: one / x.shape[1])(row) / x.shape[0] + torch.zeros(row.shape[0]))(x),
+    lambda x: torch.func.jacrev(lambda row: (row * x.shape[0]).sin())(x[0]),
+    lambda x: torch.func.hessian(lambda row: (row / x.shape[1]).pow(3).sum())(x[0]),
+])  # fmt: skip
+def test_sizes_that_change_are_read_where_one_example_is(program, backend):
+    observe = lambda function, size: {"result": function(torch.linspace(-1, 1, math.prod(size)).view(size))}
+    sizes = [(3, 5), (3, 5), (4, 6), (7, 5), (5, 9)]
+    agree(program, observe, *sizes, backend=backend, fullgraph=True, programs=2)
+
+
+def test_an_error_leaves_the_dispatcher_as_it_was():
+    """Also where a frame of it, as of the function that spells tensors, holds a guard that switches transforms off."""
+
+    def fails(row):
+        guard = torch._C._DisableFuncTorch()
+        raise ValueError(f"there is {guard}")
+
+    graph = torch.fx.Graph()
+    graph.output((graph.call_function(fails, (graph.placeholder("row"),)),))
+    module = torch.fx.GraphModule({}, graph)
+    x = torch.randn(4, 3)
+    derivatives = [(Differentiated(module, name, 1, 1), takes) for name, (_, takes) in TRANSFORMS.items()]
+    for mapped, takes_directions in ((Mapped(module, (0,), (0,)), False), *derivatives):
+        with pytest.raises(ValueError, match="there is") as error:
+            mapped(*[x] * (1 + takes_directions))
+        assert same(vmap(torch.sin)(x), x.sin())
+        del error
+        assert same(jvp(torch.sin, (x,), (x,)), (x.sin(), x.cos() * x))

@@ -116,3 +116,44 @@ def test_gradients_that_are_differentiated_again_are_of_what_was_there(changed, 
 
     found = gradients(bothways.compile(two_losses, backend=backend))
     assert found == "refused" or difference(gradients(two_losses), found) is None
+
+
+def by_detach(tensor):
+    tensor.detach().mul_(2)
+
+
+def by_out(tensor):
+    with torch.no_grad():
+        torch.mul(tensor, 2, out=tensor)
+
+
+def without_gradients(tensor):
+    with torch.no_grad():
+        tensor.mul_(2)
+
+
+def by_data(tensor):
+    tensor.data.mul_(2)
+
+
+@pytest.mark.parametrize("way", [by_detach, by_out, without_gradients, by_data])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("of", [torch.Tensor.exp, torch.Tensor.sin, torch.Tensor.square, torch.Tensor.max])
+def test_a_view_of_something_computed_is_changed_behind_autograds_back(of, inside, way, backend):
+    """Refused where a backward has come to need it, with the new numbers where that is not noticed."""
+
+    def program(x):
+        y = x * 2
+        z = of(y[1:])
+        if inside:
+            way(y[2:])
+        return y, z
+
+    def observe(function, changed):
+        x = torch.linspace(0.5, 1, 6).requires_grad_()
+        y, z = function(x)
+        if not inside:
+            way((y, y[2:], z)[changed])
+        return {"gradient": tried(torch.autograd.grad, z.sum(), x), "y": y.detach(), "z": z.detach()}
+
+    agree(program, observe, 0, 0, 1, 2, backend=backend, within=SMALL)

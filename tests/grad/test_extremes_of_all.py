@@ -5,17 +5,13 @@ import pytest
 import torch
 from agreeing import agree
 
-import bothways
-
 BACKENDS = ["eager", "aot_eager", "native"]
-pytestmark = [pytest.mark.parametrize("backend", BACKENDS), pytest.mark.every_backend]
+pytestmark = [
+    pytest.mark.parametrize("backend", BACKENDS),
+    pytest.mark.every_backend,
+    pytest.mark.usefixtures("kernels_for_all"),
+]
 NAMES = ["max", "min", "median", "nanmedian"]
-
-
-@pytest.fixture(autouse=True)
-def _kernels_for_all():
-    with bothways.config.patch(kernels_for_small_graphs=True):
-        yield
 
 
 def gradient(function, call):

@@ -197,3 +197,27 @@ def test_running_statistics_are_changed_behind_a_hook(backend):
         watch=lambda: [value.double().round(decimals=5).tolist() for value in norm.state_dict().values()],
         reset=lambda: norm.load_state_dict(state),
     )
+
+
+def refused(grad):
+    raise ValueError("no gradient is wanted")
+
+
+def test_an_argument_that_asks_for_a_gradient_inside_is_hooked_then(backend):
+    def program(x):
+        x.requires_grad_()
+        x.register_hook(refused)
+        try:
+            (x * 3).sum().backward()
+        except ValueError as error:
+            return str(error)
+
+    compiled = bothways.compile(program, backend=backend, fullgraph=True)
+    for _ in range(2):
+        seen = []
+        for function in (program, compiled):
+            x = torch.ones(3)
+            seen.append((function(x), x.requires_grad, x.grad, len(x._backward_hooks)))
+            with pytest.raises(ValueError, match="no gradient"):
+                (x * 5).sum().backward()
+        assert seen[0] == seen[1]

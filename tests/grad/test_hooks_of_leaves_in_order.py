@@ -11,13 +11,11 @@ from torch import nn
 import bothways
 
 BACKENDS = ["eager", "aot_eager", "native"]
-pytestmark = [pytest.mark.parametrize("backend", BACKENDS), pytest.mark.every_backend]
-
-
-@pytest.fixture(autouse=True)
-def _kernels_for_all():
-    with bothways.config.patch(kernels_for_small_graphs=True):
-        yield
+pytestmark = [
+    pytest.mark.parametrize("backend", BACKENDS),
+    pytest.mark.every_backend,
+    pytest.mark.usefixtures("kernels_for_all"),
+]
 
 
 def leaves(count):

@@ -50,15 +50,38 @@ def without_gradients(x, mask):
         return y.reshape(-1), y
 
 
+def drawn_in_the_image_of_a_turned_one(x, mask):
+    """What eager gives without gaps, however the argument lies."""
+    slopes = torch.nn.functional.rrelu(x.t(), training=True)
+    numbers = torch.poisson(x.abs().t())
+    return slopes, numbers, slopes.is_contiguous(), numbers.view(-1)
+
+
+def shuffled_with_channels_last(x, mask):
+    images = (x * 2).view(1, 4, -1, 1).contiguous(memory_format=torch.channels_last)
+    shuffled = torch.nn.functional.channel_shuffle(images, 2)
+    return shuffled, shuffled.is_contiguous(memory_format=torch.channels_last), shuffled + 1
+
+
 @backends
 @pytest.mark.parametrize(
     "program",
-    [triangle, filled_where, into_a_turned_one, copied_after, with_a_view_behind, without_gradients],
+    [
+        triangle,
+        filled_where,
+        into_a_turned_one,
+        copied_after,
+        with_a_view_behind,
+        without_gradients,
+        drawn_in_the_image_of_a_turned_one,
+        shuffled_with_channels_last,
+    ],
     ids=by_name,
 )
 def test_strides_and_what_shares_memory(program, backend):
     def observe(function, size):
         x = torch.arange(4.0 * size).view(4, size) - 7
+        torch.manual_seed(0)
         result = function(x, torch.arange(4) > 1)
         seen = {"result": facts(result), "x": facts(x)}
         if isinstance(result, tuple) and not result[0].is_inference():

@@ -4,15 +4,11 @@ import pytest
 import torch
 from observing import BACKENDS, agree, leaf
 
-import bothways
-
-pytestmark = [pytest.mark.parametrize("backend", BACKENDS), pytest.mark.every_backend]
-
-
-@pytest.fixture(autouse=True)
-def _kernels_for_all():
-    with bothways.config.patch(kernels_for_small_graphs=True):
-        yield
+pytestmark = [
+    pytest.mark.parametrize("backend", BACKENDS),
+    pytest.mark.every_backend,
+    pytest.mark.usefixtures("kernels_for_all"),
+]
 
 
 def who_shares(tensors):

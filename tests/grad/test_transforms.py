@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from agreeing import agree
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import bothways
@@ -180,6 +181,21 @@ def test_what_a_transform_refuses_it_refuses(backend):
                 compiled(argument)
             assert str(actual.value) == str(expected.value)
     assert outside.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_of_complex_numbers_begin_with_one_that_is_given(backend):
+    def program(x):
+        try:
+            return grad(lambda y: y.pow(2).sum())(x)
+        except RuntimeError as error:
+            return str(error), vjp(lambda y: y.pow(2).sum(), x)[1](x[0, 0])[0]
+
+    def observe(function, x):
+        return {"gives": function(x)}
+
+    x = torch.ones(2, 2)
+    agree(program, observe, x * 1j, x * 1j, x, backend=backend)
 
 
 def test_mutation_of_the_argument_inside_a_transform():

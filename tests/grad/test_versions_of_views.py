@@ -97,3 +97,38 @@ def test_changes_in_inference_mode_count_for_tensors_that_were_made_outside(writ
         return {"y": y, "x": x, "version": None if made_in_it else x._version}
 
     agree(program, observe, False, False, made_in_it, made_in_it, backend=backend, within=SMALL)
+
+
+def once(x, w):
+    x.mul_(w)
+
+
+def thrice(x, w):
+    x.mul_(w).add_(1).mul_(w)
+    return x.detach()[0], w.detach()
+
+
+def through_views(x, w):
+    x[0].mul_(w[0])
+    x[1] = w[1]
+    x.t().add_(w)
+    return (x * 3).sum()
+
+
+def behind_autograd(x, w):
+    x.copy_(w)
+    x.data.add_(1)
+    return x
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("program", [once, thrice, through_views, behind_autograd])
+def test_an_input_that_gets_a_history_counts_each_change(program, backend):
+    def observe(function, makes_history):
+        x, w = torch.ones(3, 3), torch.ones(3, 3, requires_grad=True)
+        if makes_history:
+            x = x * w
+        result = function(x, w)
+        return {"result": result, "gradient": torch.autograd.grad(x.sum(), w), "version": x._version}
+
+    agree(program, observe, False, False, True, True, backend=backend, within=SMALL)

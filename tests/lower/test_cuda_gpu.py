@@ -12,7 +12,10 @@ from test_cuda_kernels import PROGRAMS
 import bothways
 from bothways.calls import launching
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.usefixtures("kernels_for_all"),
+]
 
 MORE = {
     "RMS norm": (lambda x, w: F.rms_norm(x, (768,), w, 1e-5), [(300, 768), (768,)]),
@@ -30,12 +33,6 @@ MORE = {
     "a product of odd sizes": (lambda x, w: F.log_softmax(x @ w.t() / 22, -1), [(512, 512), (2049, 512)]),
 }
 TOLERANCES = {torch.float32: 2e-6, torch.float64: 1e-12, torch.bfloat16: 6e-3, torch.float16: 1e-3}
-
-
-@pytest.fixture(autouse=True)
-def kernels_for_small_graphs():
-    with bothways.config.patch(kernels_for_small_graphs=True):
-        yield
 
 
 @pytest.fixture

@@ -6,17 +6,13 @@ import torch
 import bothways
 from bothways.testing import same
 
+pytestmark = pytest.mark.usefixtures("kernels_for_all")
+
 BACKENDS = ["eager", "aot_eager", "native"]
 ELSEWHERE = [
     "meta",
     pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
 ]
-
-
-@pytest.fixture(autouse=True)
-def kernels_for_small_graphs():
-    with bothways.config.patch(kernels_for_small_graphs=True):
-        yield
 
 
 def default_device(x, device):

@@ -9,10 +9,7 @@ import bothways
 HALVES = [torch.float16, torch.bfloat16]
 
 
-@pytest.fixture(autouse=True)
-def _kernels_for_all():
-    with bothways.config.patch(kernels_for_small_graphs=True):
-        yield
+pytestmark = pytest.mark.usefixtures("kernels_for_all")
 
 
 def _numbers(dtype):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from agreeing import agree
 from torch import nn
 
 import bothways
@@ -240,3 +241,41 @@ def test_second_derivatives():
                 torch.testing.assert_close(own, other, rtol=1e-3, atol=1e-4)
 
 
+# Results that lie both ways: PyTorch takes them for what their strides say, and lays out so what it makes of them.
+BOTH_WAYS = {
+    "one channel": lambda: nn.Conv2d(8, 1, 3, padding=1),
+    "one pixel": lambda: nn.Conv2d(8, 4, 8),
+    "pooled": lambda: nn.MaxPool2d(8),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("last", BOTH_WAYS.values(), ids=BOTH_WAYS)
+def test_what_lies_both_ways_is_taken_as_before_by_what_comes_behind(last, gradients, dynamic):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), last())
+
+    def observe(function, size):
+        with torch.set_grad_enabled(gradients):
+            result = function(torch.linspace(-1, 1, size * 192).view(size, 3, 8, 8))
+            behind = F.conv_transpose2d(result, torch.ones(result.shape[1], 2, 3, 3))
+            return {"result": result, "strides": (result.stride(), behind.stride()), "flat": behind.view(size, -1)}
+
+    options = {"fullgraph": True, "dynamic": dynamic, "within": {"kernels_for_small_graphs": True}}
+    agree(model, observe, 2, 2, 3, backend="native", tol=1e-4, **options)
+
+
+def test_the_gradient_of_a_kernel_for_one_channel_lies_as_before():
+    def step(model, x):
+        model(x).square().mean().backward()
+
+    def observe(function, size):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 64, 4))
+        function(model, torch.linspace(-1, 1, size * 64).view(size, 1, 8, 8))
+        gradients = [parameter.grad for parameter in model.parameters()]
+        return {"gradients": gradients, "strides": [gradient.stride() for gradient in gradients]}
+
+    options = {"fullgraph": True, "within": {"kernels_for_small_graphs": True}}
+    agree(step, observe, 2, 2, 3, backend="native", tol=1e-4, **options)

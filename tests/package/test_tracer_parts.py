@@ -25,6 +25,7 @@ PARTS = {
     "symbols": "shapes/symbols.py",
     "overrides": "overrides/overrides.py",
     "definitions": "writing/definitions.py",
+    "computed_again": "state/computed_again.py",
 }
 TRACERS = {"tracer", "_tracer", "side"}
 CHANGES = {

@@ -5,10 +5,12 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from replaying import DEVICE, graphs, random, replays
+from replaying import DEVICE, random, replays
 from torch import nn
 
 import bothways
+
+pytestmark = pytest.mark.usefixtures("recorder")
 
 
 class Model(nn.Module):
@@ -18,12 +20,6 @@ class Model(nn.Module):
 
     def forward(self, x):
         return self.two(F.gelu(self.norm(self.one(x))))
-
-
-@pytest.fixture(autouse=True)
-def recorder():
-    with graphs() as found:
-        yield found
 
 
 def models():

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 import torch
-from replaying import DEVICE, graphs, replays
+from replaying import DEVICE, replays
 from torch import nn
 
 import bothways
@@ -13,19 +13,10 @@ from bothways.calls import call_library
 from bothways.calls.call_library import word_library
 from bothways.capture.program import groups
 
-pytestmark = pytest.mark.skipif(word_library() is None, reason="no C compiler, or tensors of another form")
-
-
-@pytest.fixture(autouse=True)
-def recorder():
-    with graphs() as found:
-        yield found
-
-
-@pytest.fixture(autouse=True, params=[groups.FROM, 4], ids=["few", "many"])
-def many(request, monkeypatch):
-    """As programs of few tensors, and as those of many, which take them as one tuple."""
-    monkeypatch.setattr(groups, "FROM", request.param)
+pytestmark = [
+    pytest.mark.skipif(word_library() is None, reason="no C compiler, or tensors of another form"),
+    pytest.mark.usefixtures("few_and_many", "recorder"),
+]
 
 
 class Training:

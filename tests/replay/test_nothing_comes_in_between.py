@@ -9,29 +9,17 @@ import sys
 import fake_graphs
 import pytest
 import torch
-from replaying import DEVICE, graphs, replays
+from replaying import DEVICE, replays
 from torch import nn
 
 import bothways
 from bothways.calls.call_library import word_library
-from bothways.capture.program import groups
 
 pytestmark = [
     pytest.mark.skipif(word_library() is None, reason="no C compiler, or tensors of another form"),
     pytest.mark.skipif(DEVICE != "cpu", reason="numbers that change in between are set by functions of Python's"),
+    pytest.mark.usefixtures("few_and_many", "recorder"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def recorder():
-    with graphs() as found:
-        yield found
-
-
-@pytest.fixture(autouse=True, params=[groups.FROM, 4], ids=["few", "many"])
-def many(request, monkeypatch):
-    """As programs of few tensors, and as those of many, which take them as one tuple."""
-    monkeypatch.setattr(groups, "FROM", request.param)
 
 
 class Training:

@@ -11,11 +11,7 @@ from torch import nn
 
 import bothways
 
-
-@pytest.fixture(autouse=True)
-def recorder():
-    with graphs() as found:
-        yield found
+pytestmark = pytest.mark.usefixtures("recorder")
 
 
 class Training:

@@ -32,6 +32,25 @@ def changed_without_gradients(x, y):
     return (inner,)
 
 
+def a_gradient_that_leads_to_it(x, y):
+    inner = y.detach().clone().requires_grad_()
+    gradient, = torch.autograd.grad((inner**3).sum(), inner, create_graph=True)
+    return gradient + 1, inner.detach()
+
+
+def with_what_it_was_computed_of(x, y):
+    inner = y.detach().clone().requires_grad_()
+    double = inner * 2
+    gradient, = torch.autograd.grad((double**3).sum(), inner, create_graph=True)
+    return gradient.sum(), double
+
+
+def an_argument_that_asks_from_here_on(x, y):
+    y.requires_grad_()
+    gradient, = torch.autograd.grad((y**3).sum(), y, create_graph=True)
+    return gradient + 1, y
+
+
 def told(function, call):
     x, y = torch.arange(6.0).view(2, 3), torch.ones(2, 3)
     results = function(x, y)
@@ -39,12 +58,14 @@ def told(function, call):
     gradients = []
     for result in results:
         if result.requires_grad:
-            result.sum().backward()
+            result.sum().backward(retain_graph=True)
             gradients.append(result.grad if result.is_leaf else None)
-    return {"results": [result.detach() for result in results], "kinds": kinds, "gradients": gradients}
+    shown = [result.detach() for result in results]
+    return {"results": shown, "kinds": kinds, "gradients": [*gradients, y.grad if y.is_leaf else None]}
 
 
-PROGRAMS = [made_behind_a_backward, made_before_it, views_of_it, changed_without_gradients]
+PROGRAMS = [made_behind_a_backward, made_before_it, views_of_it, changed_without_gradients,
+            a_gradient_that_leads_to_it, with_what_it_was_computed_of, an_argument_that_asks_from_here_on]  # fmt: skip
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

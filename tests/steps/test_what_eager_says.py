@@ -67,6 +67,18 @@ def a_loss_of_many_numbers(net, optimizer, x, y):
     net(x).backward()
 
 
+def a_loss_that_is_complex(net, optimizer, x, y):
+    loss = (net(x) * 1j).sum()
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        return str(error), torch.autograd.grad(loss, net.a.weight, torch.ones_like(loss), allow_unused=True)
+
+
+def a_gradient_of_a_complex_number(net, optimizer, x, y):
+    return torch.autograd.grad((net(x) * 1j).sum(), net.a.weight)
+
+
 def a_loss_without_a_history(net, optimizer, x, y):
     net(x).detach().sum().backward()
 

@@ -11,10 +11,7 @@ BACKENDS = ["eager", "aot_eager", "native"]
 HUGE = 2**70
 
 
-@pytest.fixture(autouse=True)
-def kernels_for_small_graphs():
-    with bothways.config.patch(kernels_for_small_graphs=True):
-        yield
+pytestmark = pytest.mark.usefixtures("kernels_for_all")
 
 
 def outcome(function, *args):

@@ -93,6 +93,11 @@ TREATMENTS: dict[str, Treatment] = {
     "bothways.grad.nodes.result_hooks": Treatment.INLINE,
 }
 
+# What ``inspect`` asks by looking at an object's class.
+ASKED = (
+    "isfunction ismethod isclass isbuiltin isroutine ismethoddescriptor ismethodwrapper ismodule isgenerator iscode"
+)
+
 # Functions that are looked into although the others of their module are not: they call what they are given, or only
 # read an object's fields.
 INLINED_FUNCTIONS: frozenset[Any] = frozenset(
@@ -107,6 +112,7 @@ INLINED_FUNCTIONS: frozenset[Any] = frozenset(
         torch_compat.none_or_dtype,
         torch_compat.assert_,
         torch_compat.call_distributed,
+        *(getattr(inspect, name) for name in ASKED.split()),
         inspect.Signature.bind,
         inspect.Signature.bind_partial,
         *(function for function in vars(inspect.BoundArguments).values() if inspect.isfunction(function)),

@@ -88,16 +88,16 @@ def render(
     if ending.runs_python:
         body += _let_go([*taken, *([results] if results else ())], last)
     body += last
-    there = still_there(tracer, [*tracer.assumptions.looked_up, *emitter.loaded])
-    checks = guards.checks + render_late(tracer, parameters, there)
+    tracer.computed_again.check(emitter.met)
+    looked_up = [*tracer.assumptions.looked_up, *emitter.loaded]
+    checks = guards.checks + render_late(tracer, parameters, still_there(tracer, looked_up))
     root = _root(tracer, [*body, *(check.code for check in checks)])
-    program = Program(
+    return Program(
         program_name, checks, tuple(body), tracer.names.namespace, tuple(emitter.effects),
         op_count=tracer.graph.op_count, table=guards.table(body, root, groups.made),
         unseen_by_modes=_unseen_by_modes(tracer), root=root, is_bound=tracer.names.is_bound, groups=groups.made,
         anew=graph_key if tracer.graph.leaves_all and not before.ask else None,
-    )  # fmt: skip
-    return program, outputs
+    ), outputs  # fmt: skip
 
 
 def _call_together(emitter: Emitter, graph_key: str, sizes: list[str], together: str, rest: str) -> str:

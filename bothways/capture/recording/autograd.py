@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
-from bothways import torch_compat
 from bothways.capture.shapes.autograd_history import AutogradHistory, HistoryUnknown
 from bothways.capture.shapes.fakes import MODE
 from bothways.capture.values.tensors.tensors import TensorValue
-from bothways.fake import NotThin
+from bothways.fake import NotThin, fake_tensor_mode
 from bothways.runtime.gradients import apart
 from bothways.runtime.torch_state import torch_state
 
@@ -60,7 +59,7 @@ class GraphAutograd:
         them that were asked."""
         if self._mode is not MODE:
             return False
-        self._mode, self._history, self._in_parts = torch_compat.fake_tensor_mode(), None, None
+        self._mode, self._history, self._in_parts = fake_tensor_mode(), None, None
         return True
 
     def history_in_parts(self) -> AutogradHistory:

@@ -27,7 +27,7 @@ from bothways.capture.recording.refused_views import WrittenInputs
 from bothways.capture.recording.refused_writes import check_writes
 from bothways.capture.recording.repeating import check_repeatable, until_last_check
 from bothways.capture.shapes import fakes
-from bothways.capture.shapes.changes import changes_inputs, changes_something, written_roots
+from bothways.capture.shapes.changes import acts_outside, changes_inputs, changes_something, written_roots
 from bothways.capture.shapes.fake_failures import meaning_of
 from bothways.capture.shapes.fakes import AsCaptured, Fake, FakeFailure
 from bothways.capture.shapes.refused_arguments import check_arguments
@@ -75,6 +75,7 @@ class GraphBuilder:
         self._numbers: dict[torch.fx.Node, Any] = {}  # what nodes find that read a number from data
         self.autograd = GraphAutograd(self)
         self.levels = Levels(self)
+        self.for_inference: set[torch.fx.Node] = set()  # inputs that were made in inference mode
 
     def add_input(self, tensor: torch.Tensor, source: Source) -> torch.fx.Node:
         """A placeholder for a tensor from outside, named after the path that reached it."""
@@ -82,6 +83,8 @@ class GraphBuilder:
         with self._after(self._last_input):
             node = self.graph.create_node("placeholder", name, name=name.lower())
         self._last_input = node
+        if tensor.is_inference():
+            self.for_inference.add(node)
         return node
 
     def take(self, value: TensorValue) -> None:
@@ -392,7 +395,7 @@ class GraphBuilder:
     @property
     def has_effects(self) -> bool:
         """Whether it does something to the world that cannot be undone."""
-        return any(facts_of_call(node.target).has_effects for node in self.graph.nodes)
+        return any(map(acts_outside, self.graph.nodes))
 
     def written_inputs(self) -> list[list[int]]:
         """Positions of the inputs that operations write to, for each way in which they do (``changes.Written``)."""

@@ -11,9 +11,8 @@ from collections.abc import Iterable
 
 import torch.fx
 
-from bothways.capture.shapes.changes import written_roots
+from bothways.capture.shapes.changes import acts_outside, written_roots
 from bothways.capture.values.tensors.tensors import TensorValue
-from bothways.node_facts import facts_of_call
 from bothways.runtime.kept_inputs import MOST_ELEMENTS
 from bothways.runtime.nodes import CHECKS
 from bothways.symbols import hint
@@ -60,7 +59,7 @@ def _changed(nodes: list[torch.fx.Node], inputs: Iterable[TensorValue]) -> list[
 
 
 def _stays_changed(nodes: list[torch.fx.Node], changed: list[TensorValue]) -> bool:
-    return any(facts_of_call(node.target).has_effects for node in nodes) or any(map(_is_computed, changed))
+    return any(map(acts_outside, nodes)) or any(map(_is_computed, changed))
 
 
 def _elements(value: TensorValue) -> int:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from bothways import ops
 from bothways.node_facts import facts_of_call, facts_of_node
 from bothways.ops import Gives
+from bothways.runtime.nodes import set_data_
 
 
 def changes_something(node: torch.fx.Node) -> bool:
@@ -31,6 +32,14 @@ def changes_only_its_own(node: torch.fx.Node) -> bool:
         return False
     node = root_of(node)
     return not node.all_input_nodes and node.op == "call_function"
+
+
+def acts_outside(node: torch.fx.Node) -> bool:
+    """Whether a node does what a second run of the graph would do once more; not where it gives other data to a tensor
+    that each run makes."""
+    if not facts_of_call(node.target).has_effects:
+        return False
+    return node.target is not set_data_ or not _is_fresh(root_of(node.args[0]))  # type: ignore[arg-type]
 
 
 def changes_inputs(node: torch.fx.Node) -> bool:

@@ -18,7 +18,7 @@ from bothways import torch_compat
 from bothways.capture.shapes.outlines import OUTLINES
 from bothways.capture.shapes.shape_rules import Prediction, contiguous_stride, predict
 from bothways.errors import Unsupported
-from bothways.fake import NeedsData, NotThin, ThinMode, ThinTensor, of_parts, thin_outline
+from bothways.fake import NeedsData, NotThin, ThinMode, ThinTensor, fake_tensor_mode, of_parts, thin_outline
 from bothways.symbols import hint
 
 MODE = ThinMode()
@@ -238,7 +238,7 @@ def _from_result(tensor: torch.Tensor) -> Fake:
 
 
 def _run_on_torch_fakes(function: Callable[..., Any], args: Any, kwargs: Any, fakes: list[Fake]) -> Any:
-    mode = torch_compat.fake_tensor_mode()
+    mode = fake_tensor_mode()
     stand_ins = {id(fake): torch_fake(mode, fake) for fake in fakes}
     known = {id(stand_ins[id(fake)]): fake for fake in fakes}
 

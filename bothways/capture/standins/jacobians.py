@@ -147,6 +147,9 @@ def _derived(
         if not flat or not all(_has_derivatives(leaf) for leaf in flat):
             refuse()
         specs.append(spec)
+        if transform != "jvp":  # which gives the results, and they lie where PyTorch's do
+            leaves = torch_compat.tree_flatten(args)[0]
+            flat = [_window(leaf) if any(leaf is one for one in leaves) else leaf for leaf in flat]
         return flat, aux
 
     rows, (result, aux) = derivatives(transform, flat_of, args, chosen, directions)

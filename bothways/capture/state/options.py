@@ -16,6 +16,7 @@ class CaptureOptions:
     user wants an error where something is left to plain Python. ``assumes``: the graph may rely on data, and fail where
     it is otherwise. ``postpones``: calls whose results the function does not ask for are made when the graph has run.
     ``copies_views``: a custom function may give a copy in place of a view of its argument where that cannot be told.
+    ``computes_again``: a cached function may be inlined where its arguments vary, if that cannot be told.
     ``disbelieved``: where operations were believed to raise, and plain Python then came through. ``turned``: the loops
     of which each turn is a program. ``left``: lines of the function whose calls are left to plain Python.
     """
@@ -27,6 +28,7 @@ class CaptureOptions:
     is_continuation: bool = False
     postpones: bool = True
     copies_views: bool = True
+    computes_again: bool = True
     disbelieved: Collection[Position] = ()
     turned: Collection[Position] = ()
     left: Collection[Position] = ()

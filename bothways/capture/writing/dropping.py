@@ -74,7 +74,9 @@ def holds_only_a_container(value: Value) -> bool:
 
 
 def is_iterator(value: object) -> bool:
-    return isinstance(value, Value) and not isinstance(value, LazyValue) and hasattr(value.python_type(), "__next__")
+    if not isinstance(value, Value) or isinstance(value, LazyValue) or value.told_later:
+        return False
+    return hasattr(value.python_type(), "__next__")
 
 
 def must_stay(value: object) -> bool:

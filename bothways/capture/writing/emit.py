@@ -85,6 +85,11 @@ class Emitter:
         self._replayed: dict[int, list[str]] = {}  # who was changed, and the effects that tell it
         self._open = 0  # how many objects are named but not made yet
 
+    @property
+    def met(self) -> list[Value]:
+        """The Values that the program builds, or reads."""
+        return self._kept
+
     # First pass: who is used more than once, who refers to itself.
 
     def survey(self, roots: Iterable[Value]) -> None:
@@ -138,11 +143,9 @@ class Emitter:
             return name
         expression = value.rebuild(self)
         if self._uses.get(key, 0) > 1 and not value.is_constant_content and not expression.isidentifier():
-            name = self.names.fresh(value.name_hint())
-            self.build(f"{name} = {expression}")
-            expression = name
+            expression = self.built(value, expression)
             if is_iterator(value):
-                self.iterators.append(name)
+                self.iterators.append(expression)
         self._built[key] = expression
         return expression
 
@@ -170,8 +173,7 @@ class Emitter:
 
     def name(self, value: Value, expression: str) -> str:
         """A name for an iterator, which is made now: what comes later must not change it."""
-        name = self.names.fresh(value.name_hint())
-        self.build(f"{name} = {expression}")
+        name = self.built(value, expression)
         self.iterators.append(name)
         return name
 
@@ -189,6 +191,12 @@ class Emitter:
     def build(self, statement: str) -> None:
         """A statement that makes something new; all of them run before the first effect."""
         self.builds.append(statement)
+
+    def built(self, value: Value, expression: str) -> str:
+        """A name for what an expression gives now, be it changed later what it is made of."""
+        name = self.names.fresh(value.name_hint())
+        self.build(f"{name} = {expression}")
+        return name
 
     def effect(self, statement: str) -> None:
         """A statement that changes something which existed before the call."""

@@ -144,6 +144,15 @@ def like(
     return fresh(Spec(shape, stride, dtype or tensor.dtype), tensor.device if device is None else _place(device))
 
 
+def _converted(tensor: ThinTensor | complex, *, dtype: torch.dtype | None = None, **options: Any) -> ThinTensor:
+    """A tensor in another dtype; ``vmap`` asks for it of a number, which stands for a tensor without dimensions."""
+    if isinstance(tensor, ThinTensor):
+        return like(tensor, dtype=dtype, **options)
+    if dtype is None or any(option is not None for option in options.values()):
+        raise NotThin("a number that becomes a tensor by more than its dtype")
+    return _new_tensor((), dtype, None)
+
+
 def _clone(tensor: ThinTensor, *, memory_format: torch.memory_format | None = None) -> Spec:
     shape = tuple(tensor.shape)
     return Spec(shape, in_format(shape, tensor.stride(), memory_format), tensor.dtype)
@@ -218,7 +227,7 @@ RULES: dict[str, Rule] = {
     "rand_like": like,
     "randn_like": like,
     "randint_like": like,
-    "_to_copy": like,
+    "_to_copy": _converted,
     "clone": _clone,
     "lift_fresh_copy": _clone,
     "fill": _dense,

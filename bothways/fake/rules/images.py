@@ -98,9 +98,11 @@ def _pixel_unshuffle(tensor: ThinTensor, factor: int) -> Spec:
 
 
 def _channel_shuffle(tensor: ThinTensor, groups: int) -> Spec:
-    if tensor.dim() < 3 or groups < 1 or tensor.shape[1] % groups or 0 in tensor.shape or not tensor.is_contiguous():
+    if tensor.dim() < 3 or groups < 1 or tensor.shape[1] % groups or 0 in tensor.shape:
         raise NotThin("channels that do not fit")
-    return Spec(tuple(tensor.shape), contiguous(tuple(tensor.shape)), tensor.dtype)
+    if not (tensor.is_cpu or tensor.is_contiguous()):
+        raise NotThin("channels that another device lays out in its own way")
+    return Spec(tuple(tensor.shape), suggested_strides(tensor, tuple(tensor.shape)), tensor.dtype)
 
 
 def _unpooled(tensor: ThinTensor, indices: ThinTensor, size: Sequence[int]) -> Spec:

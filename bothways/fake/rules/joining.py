@@ -79,7 +79,9 @@ def _pad(tensor: ThinTensor, pad: Sequence[int], value: Any = 0) -> Spec:
         shape[dim] += pad[2 * position] + pad[2 * position + 1]
         if shape[dim] < 0:
             raise NotThin("padding that leaves less than nothing")
-    if all(size <= 0 for size in pad):  # then it is a copy of a part
+    # Without any it is a copy of a part. If that changes, it is not asked where the copy is laid out alike.
+    changes = any(isinstance(size, torch.SymInt) for size in pad)
+    if not (changes and tensor.is_contiguous()) and all(size <= 0 for size in pad):
         return Spec(tuple(shape), dense_like(tuple(shape), tensor.stride()), tensor.dtype)
     return Spec(tuple(shape), suggested_strides(tensor, tuple(shape)), tensor.dtype)
 

@@ -237,6 +237,14 @@ def _prelu_backward(grad: ThinTensor, operand: ThinTensor, weight: ThinTensor) -
     return spec, spec
 
 
+def _slope_backward(grad: ThinTensor, operand: ThinTensor, noise: ThinTensor, *parameters: Any) -> Spec:
+    """By the slopes that were drawn, or by one for all."""
+    lower, upper, training, _ = parameters
+    by_noise = training and upper - lower > 1e-6
+    spec: Spec = _FLOATS(noise if by_noise else operand, grad)
+    return spec
+
+
 def _log_sigmoid_backward(grad: ThinTensor, operand: ThinTensor, buffer: ThinTensor) -> Spec:
     if not grad.is_cpu:
         raise NotThin("log_sigmoid")
@@ -335,7 +343,9 @@ ROWS: tuple[tuple[str, Rule], ...] = (
     ("lerp.foreach", _lerp),
     ("tanh_backward sigmoid_backward silu_backward gelu_backward softplus_backward", _FLOATS),
     ("hardswish_backward hardsigmoid_backward hardtanh_backward softshrink_backward hardshrink_backward", _FLOATS),
-    ("threshold_backward leaky_relu_backward mish_backward", nary((1, 0), FLOATING)),
+    ("threshold_backward leaky_relu_backward", nary((1, 0), FLOATING)),
+    ("mish_backward", _FLOATS),
+    ("rrelu_with_noise_backward", _slope_backward),
     ("elu_backward", nary((0, 5), FLOATING)),
     ("logit_backward", _FLOATS),
     ("native_dropout_backward", _dropout_backward),

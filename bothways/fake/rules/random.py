@@ -18,6 +18,10 @@ def _contiguous_like(tensor: ThinTensor, *parameters: Any, generator: Any = None
     return Spec(shape, contiguous(shape), tensor.dtype)
 
 
+def _with_noise(tensor: ThinTensor, noise: ThinTensor, *parameters: Any, generator: Any = None) -> Spec:
+    return _contiguous_like(tensor)
+
+
 def _in_place(tensor: ThinTensor, *parameters: Any, generator: Any = None) -> ThinTensor:
     if any(isinstance(parameter, torch.Tensor) for parameter in parameters) or tensor.dtype not in FLOATING:
         raise NotThin("random numbers with tensors for parameters")
@@ -41,6 +45,9 @@ def _dropout(tensor: ThinTensor, p: float, train: bool | None) -> tuple[Spec, Sp
 RULES = {
     "bernoulli.default": _contiguous_like,
     "bernoulli.p": _contiguous_like,
+    "poisson.default": _contiguous_like,  # of this, and of the two below, the meta kernels say otherwise
+    "_standard_gamma.default": _contiguous_like,
+    "rrelu_with_noise.default": _with_noise,
     "bernoulli_.float": _in_place,
     "normal_": _in_place,
     "uniform_": _in_place,

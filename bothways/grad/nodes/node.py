@@ -18,7 +18,7 @@ from bothways.grad.halves.partition import NotRepeatable
 from bothways.grad.nodes.changed import Changes, Versions
 from bothways.grad.nodes.renewed import Renewal
 from bothways.grad.nodes.result_hooks import register_hook_dict
-from bothways.grad.nodes.saved import check_unchanged, saved_values
+from bothways.grad.nodes.saved import check_unchanged, saved_values, versions_of
 from bothways.grad.nodes.usual import UsualBackward
 from bothways.grad.nodes.windows import behind_windows, kept_windows
 
@@ -156,7 +156,7 @@ class CompiledNode(torch.autograd.Function):
         if graph.other_inputs:
             # Changing one of these is no error until a backward has to be differentiated again.
             ctx.others = others = graph.pick_others(kept)
-            ctx.versions = [value._version for value in others]
+            ctx.versions = versions_of(others)
         visible = tuple(results[:count])
         for value in visible:
             if value._is_view():
@@ -176,7 +176,7 @@ class CompiledNode(torch.autograd.Function):
         if graph.live or graph.new_values:
             _keep_outside(ctx, graph, inputs, results)
         if graph.keeps_versions:
-            ctx.saved_versions = [value._version for value in ctx.to_save]
+            ctx.saved_versions = versions_of(ctx.to_save)
         if graph.fixed:
             ctx.non_differentiable = tuple([visible[index] for index in graph.fixed])
         return visible
@@ -290,7 +290,7 @@ def _received(graph: Graph, tangents: Gradients) -> tuple[Gradients, bool, bool]
 def _check_others(ctx: Any, graph: Graph, read: Iterable[int]) -> None:
     """Refuse what eager would: inputs that the whole forward reads again, and that were changed since."""
     for index, tensor, version in zip(graph.other_inputs, ctx.others, ctx.versions, strict=True):
-        if index in read and index not in graph.unread:
+        if index in read and index not in graph.unread and version is not None:
             check_unchanged(tensor, version)
     for tensor, version in ctx.live:  # a forward that runs again would read what they are now, too
         check_unchanged(tensor, version)
@@ -333,10 +333,12 @@ def _renewed(
     as anything of that shape where no gradient depends on it.
     """
     before, after = list(kept), list(results)
-    for place, number, matters in graph.renewals:
+    for place, number, matters, changes in graph.renewals:
         target, value = inputs[place], results[number]
         before[place] = _with_history(target) if matters else target.detach()
-        target.copy_(value)
+        target.data.copy_(value)  # autograd counts that once, when it makes the tensor a result
+        if changes > 1:
+            torch.autograd.graph.increment_version([target] * (changes - 1))
         # Where the backward reads the new value, it reads it of the tensor that the caller may change.
         after = [target if one is value else one for one in after]
     ctx.dirty_tensors = tuple([inputs[renewal.place] for renewal in graph.renewals])  # as ``mark_dirty`` would set it
@@ -354,7 +356,8 @@ def _keep_outside(ctx: Any, graph: Graph, inputs: Sequence[torch.Tensor], result
     live = [values[position] for position in graph.live]
     # A node that held its own results would never be freed.
     own = set(map(id, results))
-    ctx.live = [(value.detach() if id(value) in own else value, value._version) for value in live]
+    apart = [value.detach() if id(value) in own else value for value in live]
+    ctx.live = [(value, torch_compat.version_of(value)) for value in apart]
     ctx.to_save = tuple([value for position, value in enumerate(values) if position not in graph.live])
 
 

@@ -42,12 +42,13 @@ class ChangedInputs(Exception):  # an answer, which ends a trace
 
 
 class Renewal(NamedTuple):
-    """An input that gets another history: its place, that of its new value among the results, and whether a gradient
-    depends on what it was before."""
+    """An input that gets another history: its place, that of its new value among the results, whether a gradient
+    depends on what it was before, and how often it is changed."""
 
     place: int
     number: int
     matters: bool
+    changes: int
 
 
 class Renewing:
@@ -167,7 +168,8 @@ def renewals(facts: Facts, places: Sequence[int], needs_grad: Sequence[bool]) ->
             raise NotDifferentiable("the new value of an input is not one that the graph computes")
         if needs_grad[place] and place in facts.strange_inputs:
             raise NotDifferentiable("an input that needs a gradient gets a value that does not lead to it")
-        renewed.append(Renewal(place, output.index, place not in facts.unread_inputs))
+        changes = facts.versions[output.index]
+        renewed.append(Renewal(place, output.index, place not in facts.unread_inputs, changes))
     return renewed
 
 

@@ -7,6 +7,7 @@ all of them here: where something was changed in place, or freed, it matters onl
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -93,9 +94,21 @@ def _read(graph: Saving, tangents: Gradients, inputs: Sequence[torch.Tensor]) ->
     return [places[position] for position in sorted(read) if position in places]
 
 
-def check_unchanged(tensor: torch.Tensor, version: int) -> None:
-    """Raise as autograd does when a tensor that the backward needs was changed since the forward."""
-    if tensor._version != version:
+_VERSION = attrgetter("_version")
+
+
+def versions_of(tensors: Sequence[torch.Tensor]) -> list[int | None]:
+    """How often each was changed in place; those of inference mode do not count."""
+    try:
+        return list(map(_VERSION, tensors))
+    except RuntimeError:
+        return list(map(torch_compat.version_of, tensors))
+
+
+def check_unchanged(tensor: torch.Tensor, version: int | None) -> None:
+    """Raise as autograd does when a tensor that the backward needs was changed since the forward. One without a
+    ``version`` passes."""
+    if version is not None and tensor._version != version:
         raise changed_error(tensor, version)
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.fake import NotThin, SizedByData, ThinMode, answer
+from bothways.fake import NotThin, SizedByData, ThinMode, answer, fake_tensor_mode
 from bothways.grad.tracing.keeping import NOTHING_KEPT, Keeping, keeping
 from bothways.grad.tracing.layouts import LayoutMatters, Layouts
 from bothways.grad.tracing.leaf_order import leaf_order
@@ -106,7 +106,7 @@ def _trace(
         if not sizes.may_specialise:
             raise NotForAllSizes(str(error)) from error
         function = partial(function, *sizes.now)
-        other = torch_compat.fake_tensor_mode()
+        other = fake_tensor_mode()
         fakes = [other.from_tensor(tensor) for tensor in _detached(inputs)]
         try:
             joint = _trace_joint(other, Recorder(decompositions), fakes, function, inputs, grad, moment, hidden)
@@ -166,10 +166,7 @@ def _trace_joint(
         recorder.origins, torch_compat.tracing(), torch_compat.without_saved_tensor_hooks(), mode, recorder,
         torch_compat.functionalized(),
     ):  # fmt: skip
-        wrapped = [torch_compat.to_functional(fake) for fake in fakes]
-        if grad:
-            for value, original in zip(wrapped, inputs, strict=True):
-                value.requires_grad_(original.requires_grad)
+        wrapped = _functional(fakes, inputs, grad)
         versions = list(map(torch_compat.version_of, wrapped))
         outputs = _run_keeping_state(function, wrapped)
         if recorder.layouts is not None:
@@ -192,8 +189,8 @@ def _trace_joint(
             stand_ins=_stand_ins(recorder), keeping=kept, recounted=_recounted(wrapped, versions, updates),
             views=tuple(value._is_view() for value in results.values), leaf_order=order,
         )  # fmt: skip
+        _check_reached(joint, inputs, grad)
         if grad:
-            _check_reached(joint, inputs)
             _keep_apart(joint)
             with torch_compat.autocast_as(moment.autocast):
                 _add_backward(joint, wrapped, results.values, inputs, moment)
@@ -203,8 +200,18 @@ def _trace_joint(
     return joint
 
 
-def _check_reached(joint: Joint, inputs: Sequence[torch.Tensor]) -> None:
+def _functional(fakes: list[Any], inputs: Sequence[torch.Tensor], grad: bool) -> list[Any]:
+    wrapped = [torch_compat.to_functional(fake) for fake in fakes]
+    if grad:
+        for value, original in zip(wrapped, inputs, strict=True):
+            value.requires_grad_(original.requires_grad)
+    return wrapped
+
+
+def _check_reached(joint: Joint, inputs: Sequence[torch.Tensor], grad: bool) -> None:
     """A view taken without gradients needs one if its base does, and leads nowhere: a node leads to inputs."""
+    if not grad and any(joint.differentiable):
+        raise NotDifferentiable("a result needs a gradient of a tensor that asks for one inside")
     if not all(reached for reached, moves in zip(joint.reached, joint.differentiable, strict=True) if moves):
         raise NotDifferentiable("a result needs a gradient that comes to no input")
     pairs = zip(joint.reached, joint.differentiable, strict=True)

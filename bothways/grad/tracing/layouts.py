@@ -74,15 +74,18 @@ class Layouts:
             raise LayoutMatters
 
     def _restored(self, output: Any, like: torch.Tensor | None, outputs: Sequence[Any]) -> Any:
-        if not isinstance(output, torch.Tensor) or _lie_alike(_inner(output), like):
+        if not isinstance(output, torch.Tensor):
             return output
-        memory = torch_compat.storage_identity(_inner(output))
+        lies = _inner(output)
+        if like is not None and _lie_alike(lies, like) and _is_meant_alike(lies, like):
+            return output
+        memory = torch_compat.storage_identity(lies)
         others = (value for value in outputs if isinstance(value, torch.Tensor) and value is not output)
         is_shared = any(torch_compat.storage_identity(_inner(other)) == memory for other in others)
-        restored = output.contiguous()
+        restored = aten.clone.default(output, memory_format=torch.contiguous_format)
         if is_shared or output._is_view() or not _lie_alike(_inner(restored), like):
             raise LayoutMatters
-        self._restorations.append((_inner(output), _inner(restored)))
+        self._restorations.append((lies, _inner(restored)))
         return restored
 
     def stand_ins(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -91,7 +94,7 @@ class Layouts:
 
     def restored_gradient(self, gradient: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         """A gradient that lies like what it is for."""
-        is_turned = self.is_used and _is_by_pixel(_inner(gradient)) and not _is_by_pixel(_inner(source))
+        is_turned = self.is_used and not _is_meant_alike(_inner(gradient), _inner(source))
         return aten.clone.default(gradient, memory_format=torch.contiguous_format) if is_turned else gradient
 
     def _convolution(self, image: torch.Tensor, weight: torch.Tensor, *others: Any) -> Any:
@@ -181,6 +184,19 @@ def _is_by_pixel(tensor: torch.Tensor) -> bool:
 def _lie_alike(tensor: torch.Tensor, like: torch.Tensor | None) -> bool:
     steps = () if like is None else zip(tensor.shape, tensor.stride(), like.stride(), strict=True)
     return like is not None and all(size == 1 or step == other for size, step, other in steps)
+
+
+def _is_meant_alike(tensor: torch.Tensor, like: torch.Tensor) -> bool:
+    """Whether what comes behind takes both for images of one kind. Those with one channel, or with one pixel, lie both
+    ways, and PyTorch lays out what it makes of them as their strides say."""
+    return not _is_meant_by_pixel(tensor) or _is_meant_by_pixel(like)
+
+
+def _is_meant_by_pixel(tensor: torch.Tensor) -> bool:
+    if tensor.dim() != 4:
+        return False
+    shape, strides = tuple(tensor.shape), tensor.stride()
+    return is_channels_last(shape, strides) and suggested_format(shape, strides) is BY_PIXEL
 
 
 def _gains(image: torch.Tensor, weight: torch.Tensor, others: Sequence[Any]) -> bool:

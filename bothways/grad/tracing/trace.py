@@ -20,6 +20,7 @@ import torch.fx
 from bothways import ops, torch_compat
 from bothways.calls.drawing import filled_with_bernoulli
 from bothways.errors import InvalidTarget
+from bothways.fake import fake_tensor_mode
 from bothways.fake.formulas import shared_extreme, shares_extreme
 from bothways.fake.layout import is_dense
 from bothways.grad.tracing.layouts import Layouts
@@ -223,7 +224,7 @@ def trace(
 
     def traced(*args: Any) -> torch.fx.GraphModule:
         leaves, structure = tree_flatten(args)
-        mode = torch_compat.fake_tensor_mode(allow_real=True)
+        mode = fake_tensor_mode(allow_real=True)
         fakes = [mode.from_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         recorder = Recorder(decompositions)
         for name, fake in zip(_input_names(fn, args, len(leaves)), fakes, strict=True):

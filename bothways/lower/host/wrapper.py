@@ -23,9 +23,12 @@ SOON = 4
 
 
 def as_laid_out(
-    tensor: torch.Tensor, strides: tuple[int, ...], dtype: torch.dtype, surprises: list[str]
-) -> torch.Tensor:
-    """A result of ATen with the strides and the dtype that kernels rely on; copied when it has others, and noted."""
+    tensor: torch.Tensor | None, strides: tuple[int, ...], dtype: torch.dtype, surprises: list[str]
+) -> torch.Tensor | None:
+    """A result of ATen with the strides and the dtype that kernels rely on; copied when it has others, and noted. What
+    is only for a backward, as what a recurrent layer leaves, may not be there where there will be none."""
+    if tensor is None:
+        return None
     if tensor.dtype is dtype and all(
         size < 2 or one == other for size, one, other in zip(tensor.shape, tensor.stride(), strides, strict=True)
     ):

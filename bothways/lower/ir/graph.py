@@ -28,7 +28,7 @@ from bothways.lower.ir.prims import (
     nodes_in,
 )
 from bothways.lower.ir.shapes import reshaped_strides
-from bothways.lower.ir.sizes import Fraction, Outline, Size, SizeNames, as_float, is_fake, outlined
+from bothways.lower.ir.sizes import Fraction, Outline, Size, SizeNames, as_float, is_fake, larger, outlined, smaller
 from bothways.node_facts import GIVEN
 from bothways.symbols import SYMBOLIC
 
@@ -37,8 +37,10 @@ aten = torch.ops.aten
 SIZE_ARITHMETIC: dict[Any, Callable[..., Any]] = {
     **{function: function for function in (
         operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv, operator.pow,
-        operator.neg, max, min,
+        operator.neg,
     )},
+    torch.sym_max: larger,
+    torch.sym_min: smaller,
     float: as_float,
 }  # fmt: skip
 # The input of a graph that holds tensors of one element from the CPU, which operations on a GPU take as numbers.

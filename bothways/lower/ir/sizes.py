@@ -174,6 +174,19 @@ class Size:
         operand = self._operand(other)
         return NotImplemented if operand is None else self._names.size_of(applied(function, self.expression, operand))
 
+    def larger(self, other: Any) -> Any:
+        """The larger of the two, without asking which one that is."""
+        return self._extreme("max", other)
+
+    def smaller(self, other: Any) -> Any:
+        return self._extreme("min", other)
+
+    def _extreme(self, function: str, other: Any) -> Any:
+        operand = self._operand(other)
+        if operand is None:
+            return NotImplemented
+        return self._names.size_of(self._names.environment.extreme(function, self.expression, operand))
+
     def __rfloordiv__(self, other: int) -> Any:
         return self._names.size_of(applied("floordiv", Expression.of(other), self.expression))
 
@@ -289,6 +302,19 @@ def _real(number: Any) -> Any:
     if isinstance(number, Fraction):
         return number.real
     return number if isinstance(number, (int, float)) else None
+
+
+def larger(one: Any, other: Any) -> Any:
+    """``max`` of numbers, without asking which one is the larger where that may change."""
+    if isinstance(one, Size):
+        return one.larger(other)
+    return other.larger(one) if isinstance(other, Size) else max(one, other)
+
+
+def smaller(one: Any, other: Any) -> Any:
+    if isinstance(one, Size):
+        return one.smaller(other)
+    return other.smaller(one) if isinstance(other, Size) else min(one, other)
 
 
 def as_float(number: Any) -> Any:

@@ -11,9 +11,10 @@ from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.collections.sets import SetValue
 from bothways.capture.values.collections.slices import SliceValue
-from bothways.capture.values.core import linked, protocols
+from bothways.capture.values.core import linked, numpy_numbers, protocols
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue, constant_value
+from bothways.capture.values.core.wording import name_in_c
 
 if TYPE_CHECKING:
     from bothways.capture.bytecode.instructions import Instruction
@@ -102,7 +103,7 @@ def MAP_ADD(frame: Frame, inst: Instruction) -> None:
 
 def is_iterable(kind: type) -> bool:
     """Whether ``iter`` takes objects of a type."""
-    return hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
+    return hasattr(kind, "__iter__") or (hasattr(kind, "__getitem__") and kind not in numpy_numbers.SCALARS)
 
 
 @opcode
@@ -110,7 +111,7 @@ def LIST_EXTEND(frame: Frame, inst: Instruction) -> None:
     iterable = frame.pop()
     kind = iterable.python_type()
     if not is_iterable(kind):
-        frame.tracer.throw(TypeError, f"Value after * must be an iterable, not {kind.__name__}")
+        frame.tracer.throw(TypeError, f"Value after * must be an iterable, not {name_in_c(kind)}")
     growing(frame, inst).extend_with(frame.tracer, iterable)
 
 
@@ -149,7 +150,7 @@ def _unpacked(frame: Frame, value: Value, most: int | None = None) -> list[Value
     """The items of what is unpacked, or so many of them at most."""
     kind = value.python_type()
     if not is_iterable(kind):
-        frame.tracer.throw(TypeError, f"cannot unpack non-iterable {kind.__name__} object")
+        frame.tracer.throw(TypeError, f"cannot unpack non-iterable {name_in_c(kind)} object")
     return list(itertools.islice(protocols.elements(frame.tracer, protocols.iterate(frame.tracer, value)), most))
 
 

@@ -16,6 +16,7 @@ from bothways.capture.values.collections.dicts import DictValue, mapping_pairs
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.methods import is_none
+from bothways.capture.values.core.wording import name_in_c
 
 if TYPE_CHECKING:
     from bothways.capture.bytecode.instructions import Handler, Instruction
@@ -45,7 +46,7 @@ def call_unpacked(frame: Frame, function: Value, positional: Value, keywords: Va
     kind = positional.realize().python_type()
     if not is_iterable(kind):
         name = shown(tracer, function)
-        tracer.throw(TypeError, f"{name} argument after * must be an iterable, not {kind.__name__}")
+        tracer.throw(TypeError, f"{name} argument after * must be an iterable, not {name_in_c(kind)}")
     return protocols.call(tracer, function, protocols.unpack(tracer, positional), named)
 
 
@@ -68,7 +69,7 @@ def DICT_MERGE(frame: Frame, inst: Instruction) -> None:
     if function is NULL:  # since 3.13 it stands above the callable
         function = frame.stack[-inst.arg - 3]
     if not hasattr(mapping.python_type(), "keys"):
-        kind = mapping.python_type().__name__
+        kind = name_in_c(mapping.python_type())
         message = f"{shown(tracer, function)} argument after ** must be a mapping, not {kind}"
         tracer.throw(TypeError, message)
     for key, value in mapping_pairs(tracer, mapping):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 IMPLICIT = "grad can be implicitly created only for scalar outputs"
+IMPLICIT_REAL = "grad can be implicitly created only for real scalar outputs but got {}"
 NO_INPUTS = "`inputs` argument to `backward()` cannot be empty."
 METHOD = ("gradient", "retain_graph", "create_graph", "inputs")
 BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
@@ -106,6 +107,8 @@ def _call(tracer: Tracer, roots: list[TensorValue], tangents: Sequence[Value], a
         else:
             if root.fake.requires_grad and root.fake.meta.numel() != 1:
                 tracer.throw(RuntimeError, IMPLICIT)
+            if root.fake.requires_grad and not root.fake.dtype.is_floating_point:
+                tracer.throw(RuntimeError, IMPLICIT_REAL.format(root.fake.dtype))
             value = tracer.inline(standins.first_gradient, [root], {}).realize()
         assert isinstance(value, TensorValue)
         complete.append(value)

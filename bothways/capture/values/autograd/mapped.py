@@ -7,6 +7,7 @@ to. Gradients inside, those of each example, are a node of the same kind, with P
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,7 @@ from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.handlers import handles
+from bothways.capture.values.core.numbers import NumberValue
 from bothways.capture.values.hooks.own_graphs import RecordedCall, record, tensors_in
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.node_facts import facts_of_call
@@ -59,11 +61,11 @@ def _mapped(
     if not results or any(value.node not in known for value in results):
         tracer.stop("transform", "a function that is mapped gives something from outside")
     if outputs:
-        module = call.module([*(value.node for value in taken), *(value.node for value in others)], outputs)
+        module = call.module([*(value.node for value in taken), *others], outputs)
         laid = zip(results, protocols.unpack(tracer, out_dims), strict=True)
         places = {id(value): protocols.as_constant(tracer, dim) for value, dim in laid}
         target = Mapped(module, (*numbers, *(None for _ in others)), tuple(places[id(value)] for value in outputs))
-        _become(outputs, _results(tracer, target, [*batches, *others]))
+        _become(outputs, _results(tracer, target, [*batches, *others.values()]))
     tracer.graph.levels.bury([*call.nodes, *(value.node for value in taken)])
     return call.result
 
@@ -90,9 +92,9 @@ def _derivatives(
         if any(value.node not in known for value in tensors_in(tracer, call.result)):
             tracer.stop("transform", "a function gives something from outside beside its results")
     count = len({id(value) for value in roots})
-    module = call.module([*(value.node for value in own), *(value.node for value in others)], outputs)
+    module = call.module([*(value.node for value in own), *others], outputs)
     torch_compat.load_forward_formulas()  # while it is no operation of the program's that warns
-    results = _results(tracer, Differentiated(module, name, len(own), count), [*own, *along, *others])
+    results = _results(tracer, Differentiated(module, name, len(own), count), [*own, *along, *others.values()])
     width = (len(results) - len(outputs)) // count
     rows = {id(value): results[at * width : (at + 1) * width] for at, value in enumerate(outputs[:count])}
     _become(outputs, results[width * count :])
@@ -118,21 +120,21 @@ def _recorded(tracer: Tracer, function: Value, args: Value) -> RecordedCall:
     return call
 
 
-def _others(tracer: Tracer, call: RecordedCall, own: list[TensorValue]) -> list[TensorValue]:
-    """The tensors from outside that a function reads besides its arguments."""
+def _others(
+    tracer: Tracer, call: RecordedCall, own: list[TensorValue]
+) -> dict[torch.fx.Node, TensorValue | NumberValue]:
+    """The tensors and sizes from outside that a function reads besides its arguments, by their nodes."""
     history, known = history_of(tracer), {value.node for value in own}
-    others = []
+    others: dict[torch.fx.Node, TensorValue | NumberValue] = {}
     for node in call.inputs:
-        if node in known:
-            continue
-        value: Any = history.of(node)
-        if not isinstance(value, torch.Tensor):
-            tracer.stop("transform", "a function that is mapped reads a size that changes")
-        others.append(TensorValue(node, Fake(value, value.device)))
+        if node not in known:
+            value: Any = history.of(node)
+            is_tensor = isinstance(value, torch.Tensor)
+            others[node] = TensorValue(node, Fake(value, value.device)) if is_tensor else NumberValue(value)
     return others
 
 
-def _results(tracer: Tracer, target: Any, args: list[TensorValue]) -> list[TensorValue]:
+def _results(tracer: Tracer, target: Any, args: Sequence[Value]) -> list[TensorValue]:
     return _tensors(tracer, tracer.graph.op("call_function", target, target, [*args], {}))
 
 

@@ -76,6 +76,8 @@ def _gradients(tracer: Tracer, /, output: Value, inputs: Value, outer: Value) ->
     wanted = [_tensor(value) for value in protocols.unpack(tracer, inputs)]
     if not _leads_to(tracer, root, wanted):
         return ListValue([NONE] * len(wanted))
+    if not root.fake.dtype.is_floating_point:
+        _refuse(tracer)
     return _pulled_back(tracer, [root], [_tensor(tracer.inline(first_gradient, [root], {}))], wanted, outer)
 
 

@@ -26,6 +26,7 @@ from bothways.capture.values.core.answers import answered
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.class_guards import guard_class_attribute, guard_class_lacks
 from bothways.capture.values.core.constants import ConstantValue, constant_value
+from bothways.capture.values.core.wording import name_in_c
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -106,7 +107,7 @@ class ClassValue(Value):
                 return result
             if isinstance(lookup(type(self.cls), "__getattr__"), types.FunctionType):  # a library's, as that of enums
                 return linked.library_value(tracer, tracer.run_const(getattr, self.cls, name))
-            tracer.throw(AttributeError, f"type object {self.cls.__name__!r} has no attribute {name!r}")
+            tracer.throw(AttributeError, f"type object {name_in_c(self.cls)!r} has no attribute {name!r}")
         if isinstance(attribute, C_METHODS):
             return linked.BoundBuiltin(self, name)
         if name == "__annotations__" and attribute is type.__dict__[name]:
@@ -273,7 +274,7 @@ def make_super(tracer: Tracer, args: Args) -> Value:
     first, owner = (args[0], args[-1]) if args else _implicit_arguments(tracer)
     after = first.realize()
     if not isinstance(after, ClassValue):
-        tracer.throw(TypeError, f"super() argument 1 must be a type, not {after.python_type().__name__}")
+        tracer.throw(TypeError, f"super() argument 1 must be a type, not {name_in_c(after.python_type())}")
     if len(args) == 1:
         tracer.stop("call_unknown", "super() of a class alone is not supported")
     known = owner.realize()

@@ -6,6 +6,7 @@ program for their text when the template does.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture.values.collections.containers import TupleValue
@@ -13,6 +14,7 @@ from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.wording import name_in_c
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -37,6 +39,13 @@ class _Shown:
     def __index__(self) -> int:
         return protocols.as_index(self._tracer, self._value)
 
+    def __int__(self) -> int:
+        kind = self._value.python_type()
+        method = next((name for name in ("__int__", "__index__") if hasattr(kind, name)), None)
+        if method is None:
+            self._tracer.throw(TypeError, f"%d format: a real number is required, not {name_in_c(kind)}")
+        return int(protocols.as_constant(self._tracer, protocols.call_attr(self._tracer, self._value, method)))
+
     def __float__(self) -> float:
         method = protocols.get_attr(self._tracer, self._value, "__float__")
         return float(protocols.as_constant(self._tracer, protocols.call(self._tracer, method, [])))
@@ -56,7 +65,7 @@ def operand(tracer: Tracer, value: Value) -> Any:
     except NotConstant:
         if isinstance(value, TupleValue) and value.kind is tuple:
             return tuple(operand(tracer, item) for item in value.known_items())
-        if isinstance(value, DictValue):
+        if isinstance(value, DictValue) and value.kind is dict:
             return {key: operand(tracer, item) for key, item in value.constant_items(tracer)}
         return _Shown(tracer, value)
 
@@ -72,8 +81,8 @@ def text_binary(tracer: Tracer, text: str | bytes, op: Operator, other: Value) -
         return other.binary(tracer, op, ConstantValue(text), True)
     if op.symbol == "%":
         return ConstantValue(tracer.run_const(op.function, text, operand(tracer, other)))
-    kind = other.python_type().__name__
-    if op.symbol == "*" and issubclass(other.python_type(), (list, tuple)):
+    kind = name_in_c(other.python_type())
+    if op.symbol == "*" and issubclass(other.python_type(), (list, tuple, deque)):
         tracer.throw(TypeError, f"can't multiply sequence by non-int of type {kind!r}")
     if op.symbol == "+" and not hasattr(other.python_type(), "__radd__"):
         if isinstance(text, str):

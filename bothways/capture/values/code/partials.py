@@ -1,8 +1,4 @@
-"""``functools.partial`` and ``functools.lru_cache``: callables made from a function.
-
-A partial keeps some arguments and may carry attributes. A cached function is inlined like the one it wraps, as
-long as a cached result cannot be told from a new one; tensors that it remembers are asked for anew by each call.
-"""
+"""``functools.partial``: a function with some of its arguments, which may carry attributes."""
 
 from __future__ import annotations
 
@@ -10,22 +6,16 @@ import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from bothways import ops
-from bothways.capture.guards.sources import Attr, Injected, Item, Reading, Source
+from bothways.capture.guards.sources import Attr, Item, Source
 from bothways.capture.values.code.attributes import class_attribute
 from bothways.capture.values.code.held_attributes import guard_held, keep_attribute
 from bothways.capture.values.code.instance_dicts import InstanceDict
-from bothways.capture.values.code.looking import fork, undone
 from bothways.capture.values.collections.containers import TupleValue
 from bothways.capture.values.collections.dicts import DictEntry, DictValue
-from bothways.capture.values.core import linked, protocols
-from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
+from bothways.capture.values.core import protocols
+from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
-from bothways.capture.values.core.raised import Raised
 from bothways.capture.writing.emit import changes, stores
-from bothways.errors import Unsupported
 from bothways.source_text import is_plain_name
 
 if TYPE_CHECKING:
@@ -188,90 +178,3 @@ def _is_text(entry: DictEntry) -> bool:
     """Whether a key can be one of a call; others are put into the dictionary of a partial that is made without them."""
     key = entry.key.realize()
     return isinstance(key, ConstantValue) and type(key.content) is str
-
-
-def _needs_gradient(value: Any) -> bool:
-    return bool(value.fake.requires_grad)
-
-
-class CachedFunction(Value):
-    """A function behind ``functools.lru_cache`` or ``functools.cache``."""
-
-    def __init__(self, obj: Any, source: Source) -> None:
-        self.obj, self.source = obj, source
-
-    @classmethod
-    def external(cls, tracer: Tracer, obj: Any, source: Source) -> CachedFunction:
-        tracer.guard("{s0} is {c0}", source, obj)
-        value = cls(obj, source)
-        tracer.remember(obj, value)
-        return value
-
-    def python_type(self) -> type:
-        return type(self.obj)
-
-    def describe(self) -> str:
-        return f"the cached function {self.obj.__name__}"
-
-    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        positional = [self._argument(tracer, arg) for arg in args]
-        keywords = {name: self._argument(tracer, arg) for name, arg in kwargs.items()}
-        assert self.source is not None
-        if self._gives_tensors(tracer, args, kwargs):
-            return self._remembered(tracer, positional, keywords)
-        wrapped = tracer.wrap(self.obj.__wrapped__, Attr(self.source, "__wrapped__"))
-        changes, ops = tracer.effects.changes, tracer.graph.op_count
-        try:
-            result = protocols.call(tracer, wrapped, args, kwargs).realize()
-            if isinstance(result, ConstantValue) and tracer.effects.changes == changes:
-                return result
-            failure = None
-        except Unsupported as unsupported:
-            failure = unsupported
-        if tracer.effects.changes > changes or tracer.graph.op_count > ops:
-            if failure is not None:
-                raise failure
-            tracer.stop("call_unknown", f"{self.describe()} does more than compute a constant")
-        if failure is not None and tracer.effects.changed:
-            raise failure  # it would run before what is to be changed first
-        # Python itself runs it once and remembers the very object: to run it now is that one time, or the memory of it.
-        return linked.library_value(tracer, tracer.run_const(self.obj, *positional, **keywords))
-
-    def _gives_tensors(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> bool:
-        """Whether it makes tensors, which Python remembers, of its arguments alone."""
-        side = fork(tracer)
-        try:
-            with undone(side, tracer, grad_enabled=torch.is_grad_enabled()):
-                wrapped = side.wrap(self.obj.__wrapped__, Attr(self.source, "__wrapped__"))  # type: ignore[arg-type]
-                result = protocols.call(side, wrapped, args, kwargs).realize()
-        except (Unsupported, Raised, NotConstant):
-            return False
-        results = [item.realize() for item in result.items] if isinstance(result, TupleValue) else [result]
-        tensors = [value for value in results if isinstance(value, linked.TensorValue)]
-        if not tensors or not all(isinstance(value, (linked.TensorValue, ConstantValue)) for value in results):
-            return False
-        makes = not any(ops.of_node(node).draws for node in side.graph.graph.nodes)
-        return makes and not side.effects and not side.effects.draws and not any(map(_needs_gradient, tensors))
-
-    def _remembered(self, tracer: Tracer, positional: list[Any], keywords: dict[str, Any]) -> Value:
-        """What it has given, or gives now that one time; the program asks it again."""
-        texts = [tracer.inject(content, "argument").code("") for content in positional]
-        texts += [f"{name}={tracer.inject(content, name).code('')}" for name, content in keywords.items()]
-        assert self.source is not None
-        path = Reading(self.source, f"{{}}({', '.join(texts)})")
-        return tracer.wrap(tracer.run_const(self.obj, *positional, **keywords), path).realize()
-
-    def _argument(self, tracer: Tracer, arg: Value) -> Any:
-        """A constant, or an object that is a fact of the program: what another cached function has given."""
-        arg = arg.realize()
-        if arg.is_constant:
-            return arg.constant()
-        if not isinstance(arg.source, Injected) or arg.mutated:
-            tracer.stop("call_unknown", f"{self.describe()} is called with {arg.describe()}")
-        return tracer.object_of(arg)
-
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
-        if name == "__wrapped__" or name not in self.obj.__dict__:
-            return super().get_attr(tracer, name)
-        assert self.source is not None
-        return tracer.wrap(self.obj.__dict__[name], Attr(self.source, name))

@@ -21,6 +21,7 @@ from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.methods import Method, call_from_table, none
 from bothways.capture.values.core.raised import Raised
+from bothways.capture.values.core.wording import name_in_c
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -260,7 +261,7 @@ def _cannot_concatenate(tracer: Tracer, word: str, other: Value) -> None:
     """Raise Python's TypeError, unless the other operand may know how to be added."""
     kind = other.python_type()
     if isinstance(other, ConstantValue) or not hasattr(kind, "__radd__"):
-        tracer.throw(TypeError, f'can only concatenate {word} (not "{kind.__name__}") to {word}')
+        tracer.throw(TypeError, f'can only concatenate {word} (not "{name_in_c(kind)}") to {word}')
 
 
 # What joining and repeating sizes gives differs between versions of PyTorch, so it is asked.

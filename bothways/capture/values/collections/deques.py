@@ -114,7 +114,7 @@ class DequeValue(SequenceValue):
             if op.symbol == "+" and not reflected:
                 return DequeValue(self.known_items() + operand.known_items(), self._bound())
         elif op.symbol == "+" and not reflected and not hasattr(other.python_type(), "__radd__"):
-            name = other.python_type().__name__
+            name = wording.name_in_c(other.python_type())
             tracer.throw(TypeError, f'can only concatenate deque (not "{name}") to deque')
         return None
 

@@ -16,6 +16,7 @@ from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.methods import call_from_table, is_none
+from bothways.capture.values.core.wording import name_in_c
 from bothways.runtime import iterators as standing
 
 if TYPE_CHECKING:
@@ -408,7 +409,7 @@ def reversed_iterator(tracer: Tracer, value: Value) -> Value:
         return protocols.call_attr(tracer, value, "__reversed__").realize()
     if hasattr(kind, "__len__") and hasattr(kind, "__getitem__"):
         return tracer.inline(_function(sequences.reverse_by_index), [value], {})
-    tracer.throw(TypeError, f"{kind.__name__!r} object is not reversible")
+    tracer.throw(TypeError, f"{name_in_c(kind)!r} object is not reversible")
 
 
 def _backwards(content: Any) -> Any:

@@ -185,7 +185,7 @@ class SequenceValue(Value):
         key = key.realize()
         known = isinstance(key, ConstantValue) and hasattr(key.content, "__index__")
         if not known and not isinstance(key, linked.SliceValue) and not hasattr(key.python_type(), "__index__"):
-            tracer.throw(TypeError, self._bad_index(key.python_type().__name__))
+            tracer.throw(TypeError, self._bad_index(wording.name_in_c(key.python_type())))
         if isinstance(key, NumberValue) and self.source is not None and tracer.options.is_turn:
             tracer.stop("value_changes", f"each turn of a loop asks {self.describe()} for another element")
         index: int | slice = protocols.index_constant(tracer, key)
@@ -211,7 +211,7 @@ class SequenceValue(Value):
         is_number = isinstance(other, (ConstantValue, NumberValue))
         if not hasattr(kind, "__index__"):
             if is_number or not hasattr(kind, "__rmul__"):
-                tracer.throw(TypeError, f"can't multiply sequence by non-int of type {kind.__name__!r}")
+                tracer.throw(TypeError, f"can't multiply sequence by non-int of type {wording.name_in_c(kind)!r}")
             return None
         if not is_number and hasattr(kind, "__rmul__"):
             return None  # a tensor takes a sequence as an operand of its own

@@ -48,8 +48,6 @@ def derived(tracer: Tracer, function: Callable[..., Any], args: Sequence[Value])
         return None
     origin, texts = together
     is_numpys = function in numpy_numbers.PURE or any(map(_is_numpys, values))
-    if is_size(origin) and not is_numpys:
-        return None
     called = tracer.inject(function, getattr(function, "__name__", "function")).code("")
     now: list[Any] = [_now(value) for value in values]
     if is_numpys:
@@ -101,7 +99,7 @@ def _from_symbols(tracer: Tracer, number: NumberValue) -> Operand | None:
     """A number that is computed from others, by the place that all of these are found from."""
     symbols = list(expression_of(number.content).symbols())
     origins = [tracer.symbols.sources.get(symbol) for symbol in symbols]
-    if not symbols or None in origins or (len(symbols) > 1 and any(map(is_size, filter(None, origins)))):
+    if not symbols or None in origins:
         return None
     together = _from_one_place([Operand(origin, "{0}") for origin in origins])
     if together is None:

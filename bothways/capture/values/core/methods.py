@@ -7,8 +7,9 @@ signature is made on an empty object of the real type, so that the captured Type
 from __future__ import annotations
 
 import inspect
+from collections import namedtuple
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bothways.capture.values.core import protocols, wording
 from bothways.capture.values.core.base import Args, Kwargs, Value
@@ -34,12 +35,18 @@ def is_none(value: Value | None) -> bool:
     return isinstance(value, ConstantValue) and value.content is None
 
 
+FIELD: Any = type(vars(namedtuple("_", "field"))["field"])  # what a named tuple has for each of its names
+
+
 def reject_attribute(tracer: Tracer, owner: Value, name: str) -> NoReturn:
     """Complain about a new attribute on an object that cannot have any."""
     kind = owner.python_type()
     if kind.__module__ == "builtins":
         tracer.run_const(setattr, kind(), name, None)  # raises what this version of Python says
-    refuse_attribute(tracer, owner, name, hasattr(kind, name))
+    known = hasattr(kind, name)
+    if known and isinstance(field := getattr(kind, name), FIELD):
+        tracer.run_const(field.__set__, (), None)  # in words of its own
+    refuse_attribute(tracer, owner, name, known)
 
 
 def refuse_attribute(tracer: Tracer, owner: Value, name: str, is_known: bool) -> NoReturn:

@@ -225,11 +225,12 @@ def _has_room(base: Any, exponent: Any) -> bool:
 
 
 def extreme_of(tracer: Tracer, name: str, left: Value, right: Value) -> Value | None:
-    """``max`` or ``min`` of numbers that are found only when the program runs, or behind the graph; None for others."""
+    """``max`` or ``min`` of whole numbers that change, and of those that are read behind the graph; None for others.
+    Which one it is may change with every call: how long the longest of a list of texts is."""
     if (late := linked.late_extreme(tracer, name, left, right)) is not None:
         return late
     pair = [left.realize(), right.realize()]
-    if not any(isinstance(one, NumberValue) and one.is_unknown for one in pair):
+    if not any(isinstance(one, NumberValue) for one in pair):
         return None
     if not all(isinstance(one, (NumberValue, ConstantValue)) and one.python_type() is int for one in pair):
         return None

@@ -7,16 +7,18 @@ order Python asks, and raises the captured program's own TypeError when no metho
 from __future__ import annotations
 
 import operator
+import types
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bothways.capture.values.core import linked
+from bothways.capture.values.core import linked, numpy_numbers
 from bothways.capture.values.core.answers import answered
 from bothways.capture.values.core.base import Args, Kwargs, LazyValue, NotConstant, Value
 from bothways.capture.values.core.constants import SINGLETONS, ConstantValue, constant_value
 from bothways.capture.values.core.raised import Raised
-from bothways.capture.values.core.wording import name_in_c
+from bothways.capture.values.core.wording import cannot_operate, name_in_c
 from bothways.symbols import hint
 
 if TYPE_CHECKING:
@@ -94,26 +96,28 @@ UNARY: dict[str, tuple[Callable[[Any], Any], str]] = {
 def binary(tracer: Tracer, symbol: str, left: Value, right: Value) -> Value:
     """``left symbol right``; in-place symbols (``+=``) fall back to the plain operator as Python does."""
     left, right = left.realize(), right.realize()
+    _leave_arrays_to_numpy(tracer, symbol, left, right)
     if symbol in INPLACE:
         result = left.binary(tracer, INPLACE[symbol], right, False)
         if result is not None:
             return result
-        symbol = symbol[:-1]
+    said, symbol = symbol, symbol.removesuffix("=")
     op = BINARY[symbol]
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
-        return constant_value(tracer.run_const(op.function, left.content, right.content), tracer)
+        function = INPLACE.get(said, op).function
+        return constant_value(tracer.run_const(function, left.content, right.content), tracer)
     result = _try_both(tracer, op, left, right)
     if result is None:
-        tracer.throw(
-            TypeError,
-            f"unsupported operand type(s) for {_shown(symbol)}: "
-            f"{name_in_c(left.python_type())!r} and {name_in_c(right.python_type())!r}",
-        )
+        tracer.throw(TypeError, cannot_operate(said, left.python_type(), right.python_type()))
     return result
 
 
-def _shown(symbol: str) -> str:
-    return "** or pow()" if symbol == "**" else symbol
+def _leave_arrays_to_numpy(tracer: Tracer, symbol: str, left: Value, right: Value) -> None:
+    """A number of NumPy makes an array of a sequence that it is added to or compared with."""
+    kinds = left.python_type(), right.python_type()
+    for kind, other in (kinds, kinds[::-1]) if symbol not in ("*", "*=") else ():
+        if kind in numpy_numbers.SCALARS and issubclass(other, (list, tuple, deque)):
+            tracer.stop("call_unknown", "a number of NumPy makes an array of a sequence")
 
 
 def _try_both(tracer: Tracer, op: Operator, left: Value, right: Value) -> Value | None:
@@ -135,6 +139,7 @@ def _overrides(kinds: tuple[type, type], method: str) -> bool:
 def compare(tracer: Tracer, symbol: str, left: Value, right: Value) -> Value:
     """``left symbol right`` for the six rich comparisons."""
     left, right = left.realize(), right.realize()
+    _leave_arrays_to_numpy(tracer, symbol, left, right)
     op = COMPARE[symbol]
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         return constant_value(tracer.run_const(op.function, left.content, right.content), tracer)
@@ -281,6 +286,9 @@ def format_value(tracer: Tracer, value: Value, spec: str) -> str:
     if isinstance(value, ConstantValue):
         return str(tracer.run_const(format, value.content, spec))
     formatted = value.format(tracer, spec)
+    kind = value.python_type()
+    if formatted is None and spec and getattr(kind, "__format__", None) is object.__format__:
+        tracer.throw(TypeError, f"unsupported format string passed to {name_in_c(kind)}.__format__")
     return formatted if formatted is not None else str(tracer.run_const(format, text(tracer, value), spec))
 
 
@@ -332,8 +340,14 @@ def index_constant(tracer: Tracer, value: Value) -> Any:
     """A subscript of a sequence: an index or a slice of them."""
     value = value.realize()
     if isinstance(value, linked.SliceValue):
-        parts = [part.realize() for part in value.bounds]
-        return slice(
-            *(None if isinstance(p, ConstantValue) and p.content is None else as_index(tracer, p) for p in parts)
-        )
+        return slice(*(_bound(tracer, part.realize()) for part in value.bounds))
     return as_index(tracer, value)
+
+
+def _bound(tracer: Tracer, bound: Value) -> int | None:
+    """One of a slice's."""
+    if bound.python_type() is types.NoneType:
+        return None
+    if not hasattr(bound.python_type(), "__index__"):
+        tracer.throw(TypeError, "slice indices must be integers or None or have an __index__ method")
+    return as_index(tracer, bound)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import sys
 from collections.abc import Hashable
@@ -53,6 +54,21 @@ def hashed(tracer: Tracer, key: Value, role: str) -> Hashable:
             raise
         reason = linked.protocols.text(tracer, error.value)
     tracer.throw(TypeError, f"cannot use {name_in_c(key.python_type())!r} as {role} ({reason})")
+
+
+_JOINED = (list, tuple, str, collections.deque)
+
+
+def cannot_operate(symbol: str, left: type, right: type) -> str:
+    """What Python says of two operands that know nothing of each other; sequences have words of their own."""
+    first, second = name_in_c(left), name_in_c(right)
+    word = next((kind.__name__ for kind in _JOINED if issubclass(left, kind)), None)
+    if symbol in ("+", "+=") and word is not None:
+        return f'can only concatenate {word} (not "{second}") to {word}'
+    if symbol in ("*", "*=") and (word is not None or issubclass(right, _JOINED)):
+        return f"can't multiply sequence by non-int of type {(first if word is None else second)!r}"
+    shown = "** or pow()" if symbol == "**" else symbol  # also in place: "**="
+    return f"unsupported operand type(s) for {shown}: {first!r} and {second!r}"
 
 
 def name_in_c(kind: type) -> str:

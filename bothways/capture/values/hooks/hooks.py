@@ -137,7 +137,11 @@ class Registration(HandleEvent):
         self.emit_earlier(emitter)
         hook = self._hook(emitter)
         if not any(moment.has_passed(emitter.tracer) for moment in self.place.moments):
-            names = [emitter.rebuild(moment.tensor) for moment in self.place.moments]
+            tensors = [moment.tensor for moment in self.place.moments]
+            names = [emitter.rebuild(tensor) for tensor in tensors]
+            for tensor, name in zip(tensors, names, strict=True):
+                if tensor.source is not None and "requires_grad" in tensor.attrs:
+                    emitter.build(f"{name}.requires_grad = True")  # as it was then, whatever it is in the end
             return self.place.write(emitter, names, hook)
         self._early = act_at(emitter.tracer, self.place.moments, self._moment_before(), self.place.early)
         if not self.args:

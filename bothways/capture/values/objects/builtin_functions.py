@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bothways.capture.guards.guards import WeakIdentity
 from bothways.capture.values.code.type_checks import isinstance_of, issubclass_of
-from bothways.capture.values.collections.containers import ListValue
+from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.collections.iterators import CallIterator
 from bothways.capture.values.collections.sorting import sort_values
 from bothways.capture.values.core import linked, protocols
@@ -21,6 +21,7 @@ from bothways.capture.values.core.constants import ConstantValue, constant_value
 from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.core.methods import is_none, none
 from bothways.capture.values.core.numbers import NumberValue, extreme_of
+from bothways.capture.values.core.wording import name_in_c
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -105,7 +106,7 @@ def _round(tracer: Tracer, number: Value, ndigits: Value | None = None) -> Value
         return constant_value(tracer.run_const(round, number.content, *digits), tracer)
     method = protocols.try_get_attr(tracer, number, "__round__")
     if method is None:
-        name = number.python_type().__name__
+        name = name_in_c(number.python_type())
         tracer.throw(TypeError, f"type {name} doesn't define __round__ method")
     return protocols.call(tracer, method, arguments)
 
@@ -115,14 +116,20 @@ def _divmod(tracer: Tracer, left: Value, right: Value) -> Value:
     left, right = left.realize(), right.realize()
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         return constant_value(tracer.run_const(divmod, left.content, right.content), tracer)
+    if isinstance(left, NumberValue) and left.python_type() is int and _divides(right):
+        return TupleValue([protocols.binary(tracer, symbol, left, right) for symbol in ("//", "%")])
     are_numbers = all(isinstance(value, (NumberValue, ConstantValue)) for value in (left, right))
     if are_numbers and left.python_type() is not right.python_type():  # neither kind knows the other in both orders
         return constant_value(tracer.run_const(divmod, left.constant(), right.constant()), tracer)
     for owner, other, name in ((left, right, "__divmod__"), (right, left, "__rdivmod__")):
         if not isinstance(owner, ConstantValue) and hasattr(owner.python_type(), name):
             return protocols.call_attr(tracer, owner, name, other)
-    kinds = f"{left.python_type().__name__!r} and {right.python_type().__name__!r}"
+    kinds = f"{name_in_c(left.python_type())!r} and {name_in_c(right.python_type())!r}"
     tracer.throw(TypeError, f"unsupported operand type(s) for divmod(): {kinds}")
+
+
+def _divides(value: Value) -> bool:
+    return isinstance(value, ConstantValue) and type(value.content) is int and value.content != 0
 
 
 @handles(pow)
@@ -240,7 +247,7 @@ def _issubclass(tracer: Tracer, cls: Value, classes: Value) -> Value:
 def _attribute_name(tracer: Tracer, name: Value) -> str:
     kind = name.realize().python_type()
     if not issubclass(kind, str):
-        tracer.throw(TypeError, f"attribute name must be string, not {kind.__name__!r}")
+        tracer.throw(TypeError, f"attribute name must be string, not {name_in_c(kind)!r}")
     return protocols.as_string(tracer, name)
 
 

@@ -28,6 +28,7 @@ from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments, constant_value
 from bothways.capture.values.core.derived import FUNCTIONS as DERIVED
 from bothways.capture.values.core.handlers import HANDLERS
+from bothways.capture.values.core.wording import name_in_c
 from bothways.runtime.nodes import Pinned
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class BuiltinValue(Value):
             tracer.throw(TypeError, f"unbound method {kind.__name__}.{name}() needs an argument")
         owner = args[0].realize()
         if not issubclass(owner.python_type(), kind):
-            other = owner.python_type().__name__
+            other = name_in_c(owner.python_type())
             message = f"descriptor {name!r} for {kind.__name__!r} objects doesn't apply to a {other!r} object"
             tracer.throw(TypeError, message)
         if name in tracer.definitions.patched and issubclass(owner.python_type(), torch.Tensor):

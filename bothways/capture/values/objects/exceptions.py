@@ -20,6 +20,7 @@ from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_value
 from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.core.methods import is_none
+from bothways.capture.values.core.wording import name_in_c
 from bothways.capture.values.objects.objects import ObjectValue
 from bothways.runtime.continuations import made_traceback
 from bothways.source_text import with_article
@@ -181,7 +182,7 @@ class ExceptionValue(ObjectValue):
     def _add_note(self, tracer: Tracer, note: Value) -> Value:
         kind = note.realize().python_type()
         if not issubclass(kind, str):
-            tracer.throw(TypeError, f"note must be a str, not {kind.__name__!r}")
+            tracer.throw(TypeError, f"note must be a str, not {name_in_c(kind)!r}")
         notes = protocols.try_get_attr(tracer, self, "__notes__")
         if notes is None:
             notes = ListValue([])
@@ -326,7 +327,7 @@ def as_exception(
         else:
             value = value.call(tracer, arguments, {}).realize()
     if not isinstance(value, ExceptionValue):
-        tracer.throw(TypeError, complaint.format(value.python_type().__name__))
+        tracer.throw(TypeError, complaint.format(name_in_c(value.python_type())))
     return value
 
 

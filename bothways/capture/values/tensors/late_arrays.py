@@ -1,7 +1,8 @@
 """``tensor.numpy()`` that is only handed on: ``outputs.append(out.detach().cpu().numpy())``.
 
-The array shares the tensor's memory, so the program makes it of the tensor as the call leaves it. What looks at the
-array stops the capture there: NumPy's functions run as plain Python.
+The array shares the tensor's memory, so the program makes it when its graph has run: of the tensor itself, or of a view
+from that moment, since a tensor can be transposed, get other memory, or ask for a gradient afterwards. What looks at
+the array stops the capture there: NumPy's functions run as plain Python.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from bothways.capture.overrides.overrides import PLAIN_CLASSES
 from bothways.capture.values.core import numpy_numbers
 from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
+from bothways.capture.values.tensors.moments import TensorMoment, act_at, result_of
 from bothways.capture.values.tensors.tensor_attributes import STOPS
 from bothways.capture.values.tensors.tensors import SPECIAL_METHODS, TensorValue
 
@@ -32,7 +34,8 @@ class LateArray(Value):
     """An array of NumPy's over the memory of a tensor."""
 
     def __init__(self, tracer: Tracer, tensor: TensorValue) -> None:
-        self._tracer, self._tensor = tracer, tensor
+        self._tracer, self._moment = tracer, TensorMoment.now(tracer, tensor)
+        self._outline = tensor.fake.outline()
 
     def python_type(self) -> type:
         assert numpy_numbers.ARRAY is not None
@@ -51,13 +54,20 @@ class LateArray(Value):
     truth = contains = binary = unary = format = text = hash_key = _looked_at
 
     def parts(self) -> Iterable[Value]:
-        return [self._tensor]
+        return [self._moment.tensor]
 
     def name_hint(self) -> str:
         return "array"
 
     def rebuild(self, emitter: Emitter) -> str:
-        return f"{emitter.rebuild(self._tensor)}.numpy()"
+        moment = self._moment
+        if moment.has_passed(emitter.tracer):
+            node = act_at(emitter.tracer, (moment,), moment.last, torch.Tensor.detach)
+            node.meta["example_value"] = self._outline
+            tensor = result_of(emitter, node, "seen")
+        else:
+            tensor = emitter.rebuild(moment.tensor)
+        return emitter.built(self, f"{tensor}.numpy()")
 
 
 def _numpy(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:

@@ -66,11 +66,7 @@ class LateNumber(Value):
 
     def _named(self, emitter: Emitter, expression: str) -> str:
         """The expression, or the name of its result where it is long."""
-        if self._depth % DEEPEST:
-            return expression
-        name = emitter.names.fresh(self.name_hint())
-        emitter.build(f"{name} = {expression}")
-        return name
+        return expression if self._depth % DEEPEST else emitter.built(self, expression)
 
     def python_type(self) -> type:
         if len(self.kinds) > 1:
@@ -178,11 +174,14 @@ class ReadNumber(LateNumber):
     def rebuild(self, emitter: Emitter) -> str:
         has_passed = self._moment.has_passed(emitter.tracer)
         if self._moment.is_input and not has_passed:
-            return f"{emitter.rebuild(self._moment.tensor)}.{self.method}()"
-        keep = _copied if has_passed else torch.Tensor.detach
-        node = act_at(emitter.tracer, (self._moment,), self._moment.last, keep)
-        node.meta["example_value"] = self._moment.tensor.fake.outline()
-        return f"{result_of(emitter, node, 'read')}.{self.method}()"
+            tensor = emitter.rebuild(self._moment.tensor)
+        else:
+            keep = _copied if has_passed else torch.Tensor.detach
+            node = act_at(emitter.tracer, (self._moment,), self._moment.last, keep)
+            node.meta["example_value"] = self._moment.tensor.fake.outline()
+            tensor = result_of(emitter, node, "read")
+        # Python that runs at a break may change the tensor, and the number is wanted behind it.
+        return emitter.built(self, f"{tensor}.{self.method}()")
 
 
 class ReadTruth(ReadNumber):

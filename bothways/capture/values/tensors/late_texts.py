@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bothways.capture.values.collections.containers import ListValue, TupleValue
+from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
@@ -33,7 +35,9 @@ SAMPLES: dict[type, tuple[Any, ...]] = {
     bool: (True, False),
     str: ("text", ""),
 }
+MOST_SAMPLES = sum(map(len, SAMPLES.values()))
 PLAIN = (int, float, bool, str, type(None))
+DEEPEST = 4  # what holds lists that hold lists is shown as far as this; further down it may hold itself
 
 
 class LateText(Value):
@@ -126,8 +130,6 @@ def formatted(tracer: Tracer, value: Value, spec: str) -> Value | None:
         return None
     if isinstance(value, TensorValue):
         value = _number_in(tracer, value)
-    if not _is_open(value):
-        return None
     if isinstance(value, LateText) and not spec:
         return value
     return late_text(tracer, f"{{:{spec}}}" if spec else "{}", [value], is_ours=True)
@@ -135,8 +137,6 @@ def formatted(tracer: Tracer, value: Value, spec: str) -> Value | None:
 
 def shown(tracer: Tracer, value: Value, conversion: str) -> Value | None:
     """``str(value)`` or ``repr(value)``, as ``formatted``."""
-    if not _is_open(value):
-        return None
     if isinstance(value, LateText) and conversion == "str":
         return value
     return late_text(tracer, "{!s}" if conversion == "str" else "{!r}", [value], is_ours=True)
@@ -160,20 +160,54 @@ def late_text(
     tracer: Tracer, template: str, args: Sequence[Value], method: str = "format", is_ours: bool = False
 ) -> LateText | None:
     """A text that the program makes of some values; None where none of them is open, or one of them might refuse."""
-    values = [arg.realize() for arg in args]
-    if not any(map(_is_open, values)) or not all(_is_open(value) or _is_plain(value) for value in values):
+    values = _all_as_now(tracer, args)
+    if values is None or not any(map(_is_open, values)):
         return None
-    kinds = [tuple(sample for kind in _kinds(value) for sample in SAMPLES[kind]) for value in values]
-    for number in range(max(map(len, kinds))):
-        contents = [
-            kind[number % len(kind)] if kind else value.constant()
-            for kind, value in zip(kinds, values, strict=True)
-        ]
+    for number in range(MOST_SAMPLES):
         try:
-            made(template, method, contents)
+            made(template, method, [_sample(value, number) for value in values])
         except Exception:  # whatever Python has against it: it is said where the text is made
             return None
     return LateText(tracer, template, values, method, is_ours)
+
+
+def _as_now(tracer: Tracer, value: Value, depth: int = 0) -> Value | None:
+    """An operand whose text can be made later: a list or a dictionary, which may change until then, as a copy."""
+    if _kinds(value) or _is_plain(value):
+        return value
+    kind = value.python_type()
+    if depth == DEEPEST or not isinstance(value, (ListValue, TupleValue, DictValue)) or kind not in (list, tuple, dict):
+        return None
+    if isinstance(value, DictValue):
+        entries = value.known_entries()
+        keys = [entry.key.realize() for entry in entries]
+        items = _all_as_now(tracer, [entry.value for entry in entries], depth + 1)
+        if items is None or not all(map(_is_plain, keys)):
+            return None
+        return DictValue.from_pairs(tracer, zip(keys, items, strict=True))
+    items = _all_as_now(tracer, value.look_at_all(tracer), depth + 1)
+    if items is None:
+        return None
+    return ListValue(items) if kind is list else TupleValue(items)
+
+
+def _all_as_now(tracer: Tracer, values: Sequence[Value], depth: int = 0) -> list[Value] | None:
+    """Several of them; None where one cannot be shown later."""
+    copies = [_as_now(tracer, value.realize(), depth) for value in values]
+    known = [copy for copy in copies if copy is not None]
+    return known if len(known) == len(copies) else None
+
+
+def _sample(value: Value, number: int) -> Any:
+    """One of the contents that a value may have."""
+    samples = [sample for kind in _kinds(value) for sample in SAMPLES[kind]]
+    if samples:
+        return samples[number % len(samples)]
+    if isinstance(value, DictValue):
+        return {entry.key.constant(): _sample(entry.value, number) for entry in value.entries.values()}
+    if isinstance(value, (ListValue, TupleValue)):
+        return value.python_type()(_sample(item, number) for item in value.items)
+    return value.constant()
 
 
 def _number_in(tracer: Tracer, tensor: TensorValue) -> Value:
@@ -189,7 +223,7 @@ def _is_plain(value: Value) -> bool:
 
 def _is_open(value: Value) -> bool:
     """Whether a text of this value is worked out by the program."""
-    return bool(_kinds(value))
+    return bool(_kinds(value)) or any(_is_open(part) for part in value.parts())
 
 
 def _kinds(value: Value) -> tuple[type, ...]:

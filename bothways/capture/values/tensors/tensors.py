@@ -190,9 +190,10 @@ class TensorValue(Value):
             tracer.stop("tensor_subclass", f"Tensor.{name} is called on a {self.cls.__name__}")
         if name in METADATA_METHODS:
             positional, keywords = constant_arguments(tracer, args, kwargs)
+            answer = tracer.run_const(METADATA_METHODS[name], self.fake, *positional, **keywords)
             if name == "stride" and self.source is None:
                 check_strides(tracer, self, *positional, **keywords)
-            return constant_value(tracer.run_const(METADATA_METHODS[name], self.fake, *positional, **keywords), tracer)
+            return constant_value(answer, tracer)
         if name == "__len__":
             return constant_value(self.first_size(tracer))
         if name in SPECIAL_METHODS:

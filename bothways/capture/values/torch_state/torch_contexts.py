@@ -55,8 +55,9 @@ class ContextValue(Value):
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if name == "__enter__":
             self.grad_outside = torch.is_grad_enabled() if self.context is INFERENCE else None
+            entered = tracer.attempt(self.context.enter, *self.arguments)  # autocast looks at some arguments only here
             node = tracer.graph.statement(self.context.enter, self.arguments)
-            self._entered.append((node, self.context.enter(*self.arguments)))
+            self._entered.append((node, entered))
             tracer.torch_state.enter(self)
             return self
         if not self._entered:
@@ -124,6 +125,7 @@ def _exit_range(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 @handles(torch.autocast)
 def _autocast(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     positional, keywords = constant_arguments(tracer, [*args], kwargs)
+    tracer.attempt(torch.autocast, *positional, **keywords)  # which refuses some; the graph makes another one
     return _autocast_value(*positional, **keywords)
 
 
@@ -145,8 +147,10 @@ def _cuda_autocast(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 @handles(torch.inference_mode)
 def _inference_mode(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     positional, keywords = constant_arguments(tracer, [*args], kwargs)
-    enabled = positional[0] if positional else keywords.get("mode", True)
-    return ContextValue(INFERENCE, (bool(enabled),))
+    mode = [*positional, *keywords.values()]
+    if len(mode) > 1 or not all(isinstance(enabled, bool) for enabled in mode) or not keywords.keys() <= {"mode"}:
+        tracer.stop("call_unknown", "inference_mode is called with something else than a mode")
+    return ContextValue(INFERENCE, (all(mode),))
 
 
 def external_autocast(tracer: Tracer, obj: torch.autocast, source: Source) -> Value:

@@ -251,7 +251,11 @@ def _copy(b: Builder, out: torch.Tensor, x: Node, source: Node, non_blocking: bo
 
 
 @lowers(aten._to_copy.default)
-def _to_copy(b: Builder, out: torch.Tensor, x: Node, **settings: Any) -> Node:
+def _to_copy(b: Builder, out: torch.Tensor, x: Operand, **settings: Any) -> Node:
     if out.device != b.device:
         raise NotLowered
+    if not isinstance(x, Node):  # a number, of which ``vmap`` makes a tensor like the other operand
+        if isinstance(x, float) and not out.dtype.is_floating_point:
+            raise NotLowered
+        return b.full(tuple(out.shape), x, out.dtype)
     return b.cast(x, out.dtype) if x.dtype != out.dtype else b.map("copy", x, dtype=out.dtype)

@@ -12,6 +12,7 @@ from bothways.lower.ir.builder import Builder, NotLowered
 from bothways.lower.ir.lowerings.registry import aten, lowers
 from bothways.lower.ir.prims import Node, Shape, is_dense
 from bothways.lower.ir.shapes import normal_dim, normal_dims
+from bothways.lower.ir.sizes import Size, larger
 
 # Each part may become a kernel. With more of them, a call of ATen is cheaper to build and as fast.
 MAX_PARTS = 8
@@ -58,7 +59,7 @@ def padded(b: Builder, out: torch.Tensor, x: Node, before: Shape, value: Any) ->
     for dim in reversed(range(len(out.shape))):
         after = out.shape[dim] - first[dim] - covered[dim]
         for start, length in ((0, first[dim]), (first[dim] + covered[dim], after)):
-            if length:
+            if _may_be_some(length):
                 shape = tuple(length if index == dim else size for index, size in enumerate(covered))
                 corner = tuple(start if index == dim else position for index, position in enumerate(first))
                 parts.append((b.full(shape, value, out.dtype), corner))
@@ -68,15 +69,21 @@ def padded(b: Builder, out: torch.Tensor, x: Node, before: Shape, value: Any) ->
     return b.joined(tuple(out.shape), out.stride(), out.dtype, parts)
 
 
+def _may_be_some(count: Any) -> bool:
+    """Whether there is anything. Of a number that changes it is not asked: it may be nothing with every other call."""
+    return isinstance(count, Size) or bool(count)
+
+
 @lowers(aten.constant_pad_nd.default)
 def _constant_pad(b: Builder, out: torch.Tensor, x: Node, pads: Sequence[int], value: Any = 0) -> Node:
     before = [0] * len(x.shape)
     for position in range(0, len(pads), 2):
         dim = len(x.shape) - 1 - position // 2
         start, end = pads[position], pads[position + 1]
-        cut = max(-start, 0)
-        x = b.slice(x, dim, cut, x.shape[dim] - cut - max(-end, 0)) if min(start, end) < 0 else x
-        before[dim] = max(start, 0)
+        cut, behind = larger(-start, 0), larger(-end, 0)
+        if _may_be_some(cut) or _may_be_some(behind):
+            x = b.slice(x, dim, cut, x.shape[dim] - cut - behind)
+        before[dim] = larger(start, 0)
     return padded(b, out, x, tuple(before), value)
 
 

@@ -156,4 +156,6 @@ def _logical_not(b: Builder, out: torch.Tensor, x: Node) -> Node:
 
 @lowers(aten.bitwise_not.default)
 def _bitwise_not(b: Builder, out: torch.Tensor, x: Node) -> Node:
+    if out.dtype.is_floating_point:
+        raise NotLowered  # which ATen refuses; shapes alone do not
     return b.map("logical_not" if out.dtype == torch.bool else "bitwise_not", x, dtype=out.dtype)
