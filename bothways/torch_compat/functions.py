@@ -167,7 +167,7 @@ def run_backward(
 
 
 def unchecked_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """The C++ ``apply`` of a custom function, without the questions its Python one asks first."""
+    """The C++ ``apply`` of a custom function, without what Python asks first in versions that ask there."""
     return super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
 
