@@ -50,7 +50,7 @@ from bothways.capture.values.nn.construction import (
 )
 from bothways.capture.values.nn.modules import ModuleValue
 from bothways.capture.values.objects import builtin_functions, builtin_types, caught_warnings, numpy_calls
-from bothways.capture.values.objects.builtins import BoundBuiltin, BuiltinValue
+from bothways.capture.values.objects.builtins import BoundBuiltin, BoundClassMethod, BuiltinValue
 from bothways.capture.values.objects.objects import ObjectValue
 from bothways.capture.values.objects.regular_expressions import look_for
 from bothways.capture.values.tensors import (
@@ -87,8 +87,9 @@ FEATURES = (
 )  # fmt: skip
 
 linked.link(
-    BaseMethod=BaseMethod, BoundBuiltin=BoundBuiltin, BuiltinValue=BuiltinValue, CLASS_METHODS=CLASS_METHODS,
-    COMPILED=COMPILED, ClassMethodCall=ClassMethodCall, ClassValue=ClassValue, DICT_METHODS=DICT_METHODS,
+    BaseMethod=BaseMethod, BoundBuiltin=BoundBuiltin, BoundClassMethod=BoundClassMethod, BuiltinValue=BuiltinValue,
+    CLASS_METHODS=CLASS_METHODS, COMPILED=COMPILED, ClassMethodCall=ClassMethodCall, ClassValue=ClassValue,
+    DICT_METHODS=DICT_METHODS,
     DictIterator=DictIterator, DictValue=DictValue, GeneratorValue=GeneratorValue, InstanceDict=InstanceDict,
     LateNumber=LateNumber, LateText=LateText,
     ListIterator=ListIterator, ListValue=ListValue, MISSING=MISSING, ModuleValue=ModuleValue,

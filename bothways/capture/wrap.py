@@ -50,7 +50,7 @@ from bothways.capture.values.core.numpy_values import number_from_outside
 from bothways.capture.values.higher_order import triton_kernels
 from bothways.capture.values.nn.construction import PAYLOADS, builtin_base
 from bothways.capture.values.nn.modules import ModuleValue
-from bothways.capture.values.objects.builtins import BoundBuiltin, BuiltinValue
+from bothways.capture.values.objects.builtins import BoundBuiltin, BoundClassMethod, BuiltinValue, handled_class_method
 from bothways.capture.values.objects.exceptions import ExceptionValue
 from bothways.capture.values.objects.messages import LoggerValue
 from bothways.capture.values.objects.objects import ObjectValue
@@ -114,6 +114,8 @@ def library_value(tracer: Tracer, obj: Any) -> Value:
         return MethodValue(library_value(tracer, obj.__func__), library_value(tracer, obj.__self__))
     if _is_callable_fact(obj):
         owner = getattr(obj, "__self__", None)
+        if isinstance(owner, type) and (method := handled_class_method(obj)) is not None:
+            return BoundClassMethod(ClassValue.of(tracer, owner), method)
         if type(owner) in IMMUTABLE and _is_method_of(obj, owner):
             return BoundBuiltin(constant_value(owner, tracer), obj.__name__)
         return _callable(obj)
@@ -203,7 +205,7 @@ def _look_method(tracer: Tracer, obj: Any, source: Source) -> Value:
     return value
 
 
-def _look_class(tracer: Tracer, obj: Any, source: Source) -> Value:
+def _look_class(tracer: Tracer, obj: Any, source: Source) -> ClassValue:
     tracer.guard("{s0} is {c0}", source, obj)
     return ClassValue.of(tracer, obj)
 
@@ -222,6 +224,10 @@ def _look_callable(tracer: Tracer, obj: Any, source: Source) -> Value:
         tracer.guard("type({s0}) is {c0}", source, type(obj))
         tracer.guard("{s0}.__name__ == {c0}", source, obj.__name__)
         return BoundBuiltin(tracer.wrap(owner, Attr(source, "__self__")), obj.__name__)
+    if isinstance(owner, type) and (method := handled_class_method(obj)) is not None:
+        tracer.guard("type({s0}) is {c0}", source, type(obj))
+        tracer.guard("{s0}.__name__ == {c0}", source, obj.__name__)
+        return BoundClassMethod(_look_class(tracer, owner, Attr(source, "__self__")), method)
     tracer.guard("{s0} is {c0}", source, obj)
     return _callable(obj)
 

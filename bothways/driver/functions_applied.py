@@ -23,14 +23,14 @@ TWINS = "__bothways_twins__"
 def is_apply(target: Any) -> bool:
     """Whether this is the ``apply`` of a custom function, bound to its class."""
     return (
-        type(target) is types.MethodType
-        and target.__func__ is torch_compat.APPLY_FUNCTION
+        type(target) in torch_compat.BOUND_APPLY
         and isinstance(target.__self__, type)
         and issubclass(target.__self__, torch.autograd.Function)
+        and torch_compat.bound_apply(target.__self__) == target
     )
 
 
-def applied(target: types.MethodType, compiled: Callable[[Any], Any], owner: object) -> Any:
+def applied(target: Any, compiled: Callable[[Any], Any], owner: object) -> Any:
     """``cls.apply`` with a compiled ``forward``; itself where that is nothing that can be compiled.
 
     ``compiled`` gives what to call instead of a function, on behalf of ``owner``.
@@ -50,4 +50,4 @@ def applied(target: types.MethodType, compiled: Callable[[Any], Any], owner: obj
     if twin is None or twin.__dict__["forward"].__func__ is not function:
         names = {"forward": staticmethod(function), "__module__": cls.__module__, "__qualname__": cls.__qualname__}
         twin = twins[owner] = type(cls)(cls.__name__, (cls,), names)
-    return types.MethodType(target.__func__, twin)
+    return torch_compat.bound_apply(twin)

@@ -166,7 +166,7 @@ def backward_function(
         for index in graph.statistics:
             inputs[index] = inputs[index].clone()
         again = torch.is_grad_enabled()
-        with torch.enable_grad(), torch_compat.autocast_as(graph.autocast):
+        with torch.enable_grad(), torch_compat.settings_of_forward(graph.settings):
             leaves = [_own(value) if needed else value for value, needed in zip(inputs, graph.needs_grad, strict=True)]
             for place in told:
                 leaves[place] = ZerosForNone.apply(leaves[place])

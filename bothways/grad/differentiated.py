@@ -163,7 +163,7 @@ class DifferentiatedGraph:
     def _set_run(self, facts: Facts, compiled: Callable[..., Any]) -> None:
         """Know how the forward runs, and whether a backward may run without questions."""
         self.wanted_gradients = torch_compat.WantedGradients()
-        self.autocast = torch_compat.autocast_now()
+        self.settings = torch_compat.forward_settings()
         known = known_of(compiled)
         self.looks_at_grad_mode, self.is_below_autograd = known.looks_at_grad_mode, known.is_below_autograd
         if known.lends is not None:
@@ -456,7 +456,7 @@ class DifferentiatedGraph:
     @contextmanager
     def as_at_first(self, inputs: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         """The inputs as tensors to trace the forward with, in the modes in which it ran."""
-        with torch.inference_mode(False), torch.enable_grad(), torch_compat.autocast_as(self.autocast):
+        with torch.inference_mode(False), torch.enable_grad(), torch_compat.settings_of_forward(self.settings):
             pairs = itertools.zip_longest(map(torch.Tensor.detach, inputs), self._outlines)
             tensors = [tensor if outline is None else _outlined(tensor, *outline) for tensor, outline in pairs]
             yield [tensor.requires_grad_(needed) for tensor, needed in zip(tensors, self.needs_grad, strict=True)]

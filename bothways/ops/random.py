@@ -24,7 +24,10 @@ ROWS = (
     row("gumbel_softmax fractional_max_pool2d fractional_max_pool3d", draws=True),
     row("scaled_dot_product_attention", draws=True, fails=Fails.NEVER),
     row("_scaled_dot_product_flash_attention_for_cpu", draws=True, call_fails=False),
-    row("_flash_attention_forward_no_dropout_inplace", draws=True, writes=True),
+    row(
+        "_cudnn_attention_forward_no_dropout_inplace _flash_attention_forward_no_dropout_inplace",
+        draws=True, writes=True,
+    ),  # fmt: skip
     row(
         "multi_head_attention_forward _scaled_dot_product_attention_math _scaled_dot_product_attention_math_for_mps "
         "_scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward "

@@ -281,7 +281,7 @@ def _portable(value: Any) -> Any:
 
 
 def _folded(text: str) -> list[str]:
-    text = " ".join(text.split()).replace('"', "'").replace("\\", "/")
+    text = " ".join(writable(text).split()).replace('"', "'").replace("\\", "/")
     return [text[at : at + WIDTH] for at in range(0, min(len(text), 10 * WIDTH), WIDTH)] or [""]
 
 

@@ -420,7 +420,8 @@ def gives_subclass(function: Any) -> bool:
 
 def is_fx_symbolic_tracing() -> bool:
     """Whether ``torch.fx`` runs code on proxies; the function that tells so writes to the log."""
-    return bool(vars(torch.fx._symbolic_trace).get("_is_fx_tracing_flag"))
+    state = vars(torch.fx._symbolic_trace)
+    return bool(state["_is_fx_tracing_flag"] if "_is_fx_tracing_flag" in state else state["_get_is_fx_tracing"]())
 
 
 _frame_strategies: Any = getattr(getattr(_C, "_dynamo", None), "eval_frame", None)

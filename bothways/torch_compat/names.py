@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -193,7 +194,12 @@ FFT_FUNCTIONS: Any = getattr(_C, "_fft", None)
 SPECIAL_FUNCTIONS: Any = getattr(_C, "_special", None)
 OP_TYPES: tuple[type, ...] = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
-APPLY_FUNCTION: Callable[..., Any] = torch.autograd.Function.__dict__["apply"].__func__
+# ``apply`` of custom functions, called with the class: a Python function, or since 2.15 what C++ has in its place.
+_APPLY: Any = torch.autograd.Function.__dict__["apply"]
+APPLY_FUNCTION: Callable[..., Any] = getattr(_APPLY, "__func__", _APPLY)
+# What ``cls.apply`` gives where no class has another; a bound one has one of these classes.
+bound_apply: Callable[[type], Any] = partial(_APPLY.__get__, None)
+BOUND_APPLY: tuple[type, ...] = (types.MethodType, types.BuiltinMethodType)
 
 # How an operation that was made by ``torch.library.custom_op`` is called.
 CALL_CUSTOM_OPERATION: Any = torch._library.custom_ops.CustomOpDef.__call__

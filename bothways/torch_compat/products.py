@@ -22,7 +22,7 @@ from bothways.torch_compat.functions import below_autograd, no_modes
 from bothways.torch_compat.names import without_function_modes
 from bothways.torch_compat.tensor_memory import c_function
 
-__all__ = ["ProductFunctions", "product_functions", "undisturbed"]
+__all__ = ["ProductFunctions", "is_cosh_infinite_early", "product_functions", "undisturbed"]
 
 _CONTEXT = "_ZN2at13globalContextEv"
 _PRECISION = "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE"
@@ -77,6 +77,14 @@ def undisturbed() -> Iterator[None]:
         stack.enter_context(below_autograd())
         stack.enter_context(torch.autocast("cpu", enabled=False))
         yield
+
+
+@functools.cache
+def is_cosh_infinite_early() -> bool:
+    """Whether ``cosh`` and ``sinh`` of many floats are infinite where the exponential is; they need not be. Since PyTorch
+    2.15 they are not."""
+    with undisturbed():
+        return bool(torch.full((64,), 89.0, dtype=torch.float32, device="cpu").cosh().isinf().any())
 
 
 def _tells_precision(precision: Any, settings: int) -> bool:

@@ -7,8 +7,8 @@ from bothways.api.dropin.compiler_names import NAMES
 HEAD = """\
 # `torch.compiler` through the drop-in
 
-After `bothways.install()`, or in a program that `python -m bothways` runs, each name of PyTorch 2.13's `torch.compiler`
-does this. Written by `make docs`; a test compares it with PyTorch's own list.
+After `bothways.install()`, or in a program that `python -m bothways` runs, each name of `torch.compiler` in PyTorch
+2.13 and 2.15 does this. Written by `make docs`; a test compares it with PyTorch's own list.
 
 | name | who does it | what it does |
 | --- | --- | --- |

@@ -325,3 +325,52 @@ def test_another_kind_of_argument_is_no_hit(backend):
     x = torch.ones(2)
     for other in (None, 1, [1, 2, 3, 4], (1,), {"a": 1, "b": 2}, "text!", None, [1]):
         assert difference(compiled(x, other), Kind.apply(x, other)) is None
+
+
+class Tripled(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 3
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 5
+
+
+class Halved(Tripled):
+    @staticmethod
+    def forward(ctx, x):
+        return x / 2
+
+
+def test_apply_itself_is_an_argument(backend):
+    compiled = bothways.compile(lambda apply, x: apply(x.sin()) + 1, backend=backend, fullgraph=True)
+    for _ in range(3):  # each time another object, which does the same
+        for cls in (Tripled, Halved):
+            runs = []
+            for function in (lambda apply, x: apply(x.sin()) + 1, compiled):
+                (x,) = inputs((3,))
+                result = function(cls.apply, x)
+                result.sum().backward()
+                runs.append((result.detach(), x.grad))
+            assert difference(*runs) is None
+    assert len(bothways.history(compiled)) == 2
+
+
+def test_apply_is_returned_compared_and_stored(backend):
+    kept = []
+
+    def program(x):
+        kept.append(Tripled.apply)
+        same = (Tripled.apply == kept[0], Halved.apply == Tripled.apply, Tripled.apply is Tripled.apply)
+        return Tripled.apply(x), Halved.apply, Halved.apply.__qualname__, type(Halved.apply), same
+
+    compiled = bothways.compile(program, backend=backend, fullgraph=True)
+    (x,) = inputs((3,))
+    for _ in range(2):
+        result, apply, *others = compiled(x)
+        expected = program(x)
+        assert torch.equal(result, expected[0])
+        assert (apply, *others) == expected[1:]
+        assert torch.equal(apply(x), x / 2)
+    assert kept == [Tripled.apply] * 4

@@ -223,6 +223,35 @@ def test_a_break_where_implementations_of_attention_are_chosen(backend):
     assert counter.frame_count == 3  # before the break, and behind it one for each flag
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_backward_that_is_traced_later_takes_the_kernels_of_attention_of_its_forward(backend, inside):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def chosen(*parts):
+        with sdpa_kernel(SDPBackend.MATH):
+            return torch.nn.functional.scaled_dot_product_attention(*parts)
+
+    def as_it_is(*parts):
+        return torch.nn.functional.scaled_dot_product_attention(*parts)
+
+    def run(function, second):
+        generator = torch.Generator().manual_seed(3)
+        parts = [torch.randn(1, 2, 3, 4, generator=generator).requires_grad_() for _ in range(3)]
+        with contextlib.nullcontext() if inside else sdpa_kernel(SDPBackend.MATH):
+            result = function(*parts)
+        grads = torch.autograd.grad(result.sum(), parts, create_graph=second)  # a gradient without strides of its own
+        if second:
+            grads += torch.autograd.grad(sum(grad.sin().sum() for grad in grads), parts)
+        return result.detach(), *(grad.detach() for grad in grads)
+
+    program = chosen if inside else as_it_is
+    compiled = bothways.compile(program, backend=backend, fullgraph=True)
+    for second in (False, True, False):
+        for mine, theirs in zip(run(compiled, second), run(program, second), strict=True):
+            torch.testing.assert_close(mine, theirs)
+
+
 def test_a_context_that_forbids_hooks_decorates_a_function():
     def function(x):
         @torch.autograd.graph.disable_saved_tensors_hooks("not here")

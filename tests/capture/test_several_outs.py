@@ -86,7 +86,10 @@ def test_what_eager_refuses_is_refused(backend):
 def test_two_that_share_their_memory(backend):
     def observe(function, call):
         x, both = torch.linspace(-1, 2, 6).view(2, 3), torch.zeros(3)
-        return {"result": facts(function(x, both)), "outs": both.clone()}
+        try:
+            return {"result": facts(function(x, both)), "outs": both.clone()}
+        except ValueError as error:  # newer versions refuse it
+            return {"error": str(error), "outs": both}
 
     def program(x, both):
         torch.aminmax(x, dim=0, out=(both, both.view(3)))

@@ -184,6 +184,8 @@ def test_entries_are_found_again_by_another_process(name):
 def test_every_row_names_an_operation_whose_defaults_bindings_know():
     for row in BINDINGS:
         _, name, overload = row.split(".")
+        if name == "cholesky" and not hasattr(aten, name):  # which newer versions have no more
+            continue
         assert overload in getattr(aten, name).overloads(), row
         arguments = getattr(getattr(aten, name), overload)._schema.arguments
         assert "reduction" not in {argument.name for argument in arguments}  # what is not said is none to bindings

@@ -3,6 +3,7 @@ as many programs as there may be, what that line calls is plain Python's, and al
 """
 
 import random
+import sys
 import warnings
 
 import pytest
@@ -38,6 +39,7 @@ def learner(seed=0):
     return step, net
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="the comprehension is a loop of its function, which stays")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 def test_a_step_stays_compiled_whose_batches_have_gaps(backend):
     step, net = learner()

@@ -34,6 +34,7 @@ NAMES: dict[str, CompilerName] = {
     "assume_constant_result": CompilerName(Fate.OURS, "the function is called once, at capture"),
     "reset": CompilerName(Fate.OURS, "forgets what was compiled, on both sides"),
     "allow_in_graph": CompilerName(Fate.OURS, "calls are one node of the graph"),
+    "nonstrict_trace": CompilerName(Fate.KNOWN, "the function itself: it is captured like any other"),
     "substitute_in_graph": CompilerName(Fate.OURS, "the Python given is captured in the place of a function in C"),
     "list_backends": CompilerName(Fate.OURS, "the names of both sides"),
     "disable": CompilerName(Fate.KNOWN, "what it returns runs as plain Python, and is a break in a caller's capture"),
@@ -46,7 +47,12 @@ NAMES: dict[str, CompilerName] = {
     "cudagraph_mark_step_begin": CompilerName(
         Fate.NO_EFFECT, "memory of a graph is never reused behind a caller's back"
     ),
+    "cudagraph_mark_warmup_incomplete": CompilerName(
+        Fate.NO_EFFECT, "asks for another warmup of a graph of PyTorch's; ours are recorded when they may be"
+    ),
     "load_compiled_function": CompilerName(Fate.AS_IT_IS, "what PyTorch's compiler has saved is run by PyTorch"),
+    "precompile": CompilerName(Fate.AS_IT_IS, "what PyTorch compiles ahead is made and run by PyTorch"),
+    "PrecompileError": CompilerName(Fate.AS_IT_IS, "what `precompile` raises"),
     "wrap_numpy": CompilerName(
         Fate.AS_IT_IS, "arrays become tensors and back; inside a capture it runs as plain Python"
     ),

@@ -367,9 +367,9 @@ def mark_dynamic(t: Any, index: Any, **bounds: Any) -> None:
         decorators.mark_dynamic(t, index)
 
 
-def maybe_mark_dynamic(t: Any, index: Any) -> None:
+def maybe_mark_dynamic(t: Any, index: Any, **bounds: Any) -> None:
     """``torch._dynamo.maybe_mark_dynamic``."""
-    theirs("maybe_mark_dynamic")(t, index)
+    theirs("maybe_mark_dynamic")(t, index, **bounds)
     if isinstance(t, torch.Tensor):
         decorators.mark_dynamic(t, index)
 

@@ -18,6 +18,13 @@ def nested_compile_region(fn: Any = None, **options: Any) -> Any:
     return nested_compile_region if fn is None else fn
 
 
+def nonstrict_trace(traceable_fn: Any) -> Any:
+    """``torch.compiler.nonstrict_trace``: the function itself. Ours looks into it, and breaks where it has to."""
+    if not callable(traceable_fn):
+        raise AssertionError("nonstrict_trace expects a callable")
+    return traceable_fn
+
+
 def substitute_in_graph(
     original_fn: Callable[..., Any], *, can_constant_fold_through: bool = False, skip_signature_check: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

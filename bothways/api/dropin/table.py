@@ -64,6 +64,7 @@ ROWS: tuple[DropInRow, ...] = (
     DropInRow("torch._dynamo", "disallow_in_graph", facades.disallow_in_graph),
     DropInRow("torch._dynamo", "forbid_in_graph", facades.forbid_in_graph),
     DropInRow("torch._dynamo", "assume_constant_result", facades.assume_constant_result),
+    DropInRow("torch._dynamo", "nonstrict_trace", regions.nonstrict_trace),  # which that of torch.compiler calls
     DropInRow("torch._dynamo", "graph_break", Mark.GRAPH_BREAK),
     DropInRow("torch._dynamo", "is_compiling", Mark.IS_COMPILING),
     DropInRow("torch._dynamo", "mark_dynamic", facades.mark_dynamic),

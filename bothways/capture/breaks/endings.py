@@ -32,6 +32,7 @@ from bothways.capture.values.code.functions import FunctionValue, MethodValue
 from bothways.capture.values.core.base import LazyValue, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.raised import Raised
+from bothways.capture.values.objects.builtins import BoundClassMethod
 from bothways.capture.values.objects.objects import ObjectValue
 from bothways.capture.writing.dropping import is_iterator, must_stay
 from bothways.runtime.code_tables import SUSPENDS
@@ -339,9 +340,9 @@ def _may_be_compiled(callee: Value | Fact | Named) -> bool:
     target = callee.realize()
     if isinstance(target, MethodValue):
         target = target.function.realize()
+    if isinstance(target, (FunctionValue, BoundClassMethod)) and target.function is torch_compat.APPLY_FUNCTION:
+        return True  # which leads to the forward of a custom function
     if isinstance(target, FunctionValue):
-        if target.code is torch_compat.APPLY_FUNCTION.__code__:  # which leads to the forward of a custom function
-            return True
         is_looked_into = policy.is_users(target.globals) or target.function is torch_compat.call_distributed
         return target.source is not None and is_looked_into
     return isinstance(target, ObjectValue)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _HEAP, _IMMUTABLE = 1 << 9, 1 << 8
 
 # What only matters where objects are made; PyTorch's own compiler replaces these of nn.Module when it is first used.
-OF_CONSTRUCTION = ("__init__", "__setstate__", "___needs_generation_tag_patch")
+OF_CONSTRUCTION = ("__init__", "__setstate__", "___needs_generation_tag_patch", "___has_generation_tag_patch")
 
 # The stamps of classes as they are now, which programs share; a class that was changed gets another one.
 _of_classes: dict[tuple[type, bool], NamesStamp] = {}

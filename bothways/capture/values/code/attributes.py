@@ -87,7 +87,7 @@ def bind_class_attribute(tracer: Tracer, owner: Value, cls: type, name: str, att
     if isinstance(attribute, (classmethod, types.ClassMethodDescriptorType)):
         bound_to = owner if isinstance(owner, linked.ClassValue) else linked.ClassValue.of(tracer, cls)
         if isinstance(attribute, types.ClassMethodDescriptorType):
-            return linked.BoundBuiltin(bound_to, name)
+            return linked.BoundClassMethod(bound_to, attribute)
         if isinstance(attribute.__func__, property) and sys.version_info < (3, 13):
             return _of_the_class(tracer, cls, name, attribute, bound_to)
         return MethodValue(linked.library_value(tracer, attribute.__func__), bound_to)

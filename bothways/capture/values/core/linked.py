@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from bothways.capture.values.nn.construction import rebuild_new as rebuild_new
     from bothways.capture.values.nn.modules import ModuleValue as ModuleValue
     from bothways.capture.values.objects.builtins import BoundBuiltin as BoundBuiltin
+    from bothways.capture.values.objects.builtins import BoundClassMethod as BoundClassMethod
     from bothways.capture.values.objects.builtins import BuiltinValue as BuiltinValue
     from bothways.capture.values.objects.objects import ObjectValue as ObjectValue
     from bothways.capture.values.objects.regular_expressions import look_for as look_for

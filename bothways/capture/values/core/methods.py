@@ -11,10 +11,10 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from bothways.capture.values.core import protocols
+from bothways.capture.values.core import protocols, wording
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
-from bothways.capture.values.core.wording import name_in_c
+from bothways.capture.values.core.raised import Raised
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -46,8 +46,20 @@ def reject_attribute(tracer: Tracer, owner: Value, name: str) -> NoReturn:
     known = hasattr(kind, name)
     if known and isinstance(field := getattr(kind, name), FIELD):
         tracer.run_const(field.__set__, (), None)  # in words of its own
-    message = f"attribute {name!r} is read-only" if known else f"has no attribute {name!r}"
-    tracer.throw(AttributeError, f"{name_in_c(kind)!r} object {message}")
+    refuse_attribute(tracer, owner, name, known)
+
+
+def refuse_attribute(tracer: Tracer, owner: Value, name: str, is_known: bool) -> NoReturn:
+    """Complain about an attribute that is to be stored in an object, or deleted, which cannot have any of its own."""
+    kind = wording.name_in_c(owner.python_type())
+    if is_known:
+        tracer.throw(AttributeError, f"{kind!r} object attribute {name!r} is read-only")
+    try:
+        tracer.throw(AttributeError, f"{kind!r} object has no attribute {name!r}{wording.NO_PLACE}")
+    except Raised as error:
+        if wording.SINCE_313:
+            error.value.tell(tracer, name=ConstantValue(name), obj=owner)
+        raise
 
 
 def call_from_table(

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
     from bothways.capture.values.core.base import Value
 
+SINCE_313 = sys.version_info >= (3, 13)
 SINCE_314 = sys.version_info >= (3, 14)
 
+NO_PLACE = " and no __dict__ for setting new attributes" if SINCE_313 else ""
 NO_CONTAINER = "is not a container or iterable" if SINCE_314 else "is not iterable"
 
 
@@ -33,6 +35,14 @@ def no_pair(number: int) -> str:
     """What ``dict`` says of an element that is no pair."""
     before = f"cannot convert dictionary update sequence element #{number} to a sequence"
     return "object is not iterable" if SINCE_314 else before
+
+
+def empty_slot(kind: type, name: str) -> str:
+    """What is said of a slot that has nothing."""
+    module = kind.__module__
+    if not SINCE_313 or module in ("builtins", "__main__"):
+        return f"{name_in_c(kind)!r} object has no attribute {name!r}"
+    return f"'{module}.{kind.__qualname__}' object has no attribute {name!r}"
 
 
 def hashed(tracer: Tracer, key: Value, role: str) -> Hashable:

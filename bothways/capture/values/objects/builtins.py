@@ -20,6 +20,7 @@ import torch
 
 from bothways.capture import standins
 from bothways.capture.guards.sources import Source
+from bothways.capture.values.code.attributes import lookup
 from bothways.capture.values.code.classes import ClassValue
 from bothways.capture.values.code.type_checks import isinstance_of, issubclass_of
 from bothways.capture.values.core import linked, protocols
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from bothways.capture.values.core.protocols import Operator
     from bothways.capture.writing.emit import Emitter
 
-__all__ = ["BoundBuiltin", "BuiltinValue", "isinstance_of", "issubclass_of"]
+__all__ = ["BoundBuiltin", "BoundClassMethod", "BuiltinValue", "isinstance_of", "issubclass_of"]
 
 METHOD_TYPES = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
@@ -237,3 +238,45 @@ class BoundBuiltin(Value):
     def rebuild(self, emitter: Emitter) -> str:
         owner = emitter.rebuild(self.owner)
         return f"{owner}.{self.name}" if owner.isidentifier() else f"({owner}).{self.name}"  # 3.__add__ is none
+
+
+class BoundClassMethod(BoundBuiltin):
+    """A class method that is written in C, together with the class that it is called for."""
+
+    def __init__(self, owner: ClassValue, function: types.ClassMethodDescriptorType) -> None:
+        super().__init__(owner, function.__name__)
+        self.function = function
+
+    def call(self, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        handler = find_handler(self.function)
+        return super().call(tracer, args, kwargs) if handler is None else handler(tracer, [self.owner, *args], kwargs)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if name == "__qualname__":
+            return ConstantValue(self._bound().__qualname__)
+        return super().get_attr(tracer, name)
+
+    def rebuild(self, emitter: Emitter) -> str:
+        cls = self._owner().cls
+        if lookup(cls, self.name) is self.function:
+            return super().rebuild(emitter)
+        bind = emitter.inject(self.function.__get__, f"bind_{self.name}")  # past what the class has in its place
+        return f"{bind}(None, {emitter.rebuild(self.owner)})"
+
+    def _bound(self) -> Any:
+        return self.function.__get__(None, self._owner().cls)
+
+    def _owner(self) -> ClassValue:
+        owner = self.owner.realize()
+        assert isinstance(owner, ClassValue)
+        return owner
+
+
+def handled_class_method(bound: Any) -> types.ClassMethodDescriptorType | None:
+    """The class method of C that a bound one was read from, where calls of it go to a handler of its own."""
+    owner, name = bound.__self__, bound.__name__
+    for base in owner.__mro__:
+        function = base.__dict__.get(name)
+        if isinstance(function, types.ClassMethodDescriptorType) and function in HANDLERS:
+            return function if function.__get__(None, owner) == bound else None
+    return None

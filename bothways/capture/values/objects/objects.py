@@ -38,8 +38,9 @@ from bothways.capture.values.core.answers import answered
 from bothways.capture.values.core.base import Args, Kwargs, NotConstant, Value
 from bothways.capture.values.core.class_guards import guard_class_attribute, guard_class_lacks, guard_class_says
 from bothways.capture.values.core.constants import ConstantValue, constant_value
+from bothways.capture.values.core.methods import refuse_attribute
 from bothways.capture.values.core.raised import Raised
-from bothways.capture.values.core.wording import name_in_c
+from bothways.capture.values.core.wording import empty_slot, name_in_c
 from bothways.source_text import described, is_plain_name
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class ObjectValue(Value):
             tracer.guard(f"not hasattr({{s0}}, {name!r})", self.source)
         elif isinstance(attribute, types.GetSetDescriptorType):
             tracer.stop("attribute_unknown", f"cannot read {name!r} of {self.describe()}")
-        tracer.throw(AttributeError, f"{name_in_c(self.cls)!r} object has no attribute {name!r}")
+        tracer.throw(AttributeError, empty_slot(self.cls, name))
 
     def _is_of_payload(self, name: str) -> bool:
         assert self.payload is not None
@@ -207,8 +208,7 @@ class ObjectValue(Value):
             return
         guard_class_says(tracer, self.cls, name)
         if not self._has_dict() and not isinstance(attribute, C_FIELDS):
-            complaint = "has no attribute {!r}" if attribute is MISSING else "attribute {!r} is read-only"
-            tracer.throw(AttributeError, f"{name_in_c(self.cls)!r} object {complaint.format(name)}")
+            refuse_attribute(tracer, self, name, attribute is not MISSING)
         if value is None:
             self._check_deletable(tracer, name, attribute)
         self.store(tracer, name, value)

@@ -78,6 +78,7 @@ CONSTANT_ANSWERS: dict[Any, Any] = {
     torch_compat.log_api_usage_once: None,
     torch_compat.is_make_fx_tracing: False,
     torch_compat.get_tracing_state: None,
+    torch_compat.is_jit_tracing: False,
     torch.compiler.is_compiling: True,
     torch.compiler.is_dynamo_compiling: True,
     torch.compiler.is_exporting: False,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bothways import torch_compat
+
 # Of floating point numbers; F is the suffix of the library's functions.
 FLOATING: dict[str, str] = {
     # Rounded once where the CPU can, as ATen's kernels are compiled.
@@ -34,7 +36,8 @@ static inline {T} fmod_{T}({T} a, {T} b) {{
     return bits == {INFINITE} ? ({T})NAN : fmod{F}(a, b);
 }}
 """,
-    # The same library: infinite from where the exponential is, though half of it would not be.
+    # The same library: infinite from where the exponential is, though half of it would not be; of doubles, and of
+    # floats in older versions.
     "sinh": """\
 static inline {T} sinh_{T}({T} a) {{
     return fabs{F}(a) > {LAST_EXP} ? copysign{F}(({T})INFINITY, a) : sinh{F}(a);
@@ -107,7 +110,8 @@ static inline {T} floor_divide_{T}({T} a, {T} b) {{
 FACTS: dict[str, dict[str, str]] = {
     "float": {
         "F": "f", "BITS": "uint32_t", "INFINITE": "0x7f800000u",
-        "LAST_EXP": "88.72283f", "LEAST": "0x1p-126f", "SCALE": "0x1p25f",
+        "LAST_EXP": "88.72283f" if torch_compat.is_cosh_infinite_early() else "3.4028234e38f",
+        "LEAST": "0x1p-126f", "SCALE": "0x1p25f",
     },
     "double": {
         "F": "", "BITS": "uint64_t", "INFINITE": "0x7ff0000000000000u",
