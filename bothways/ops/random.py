@@ -27,7 +27,7 @@ ROWS = (
     row(
         "_cudnn_attention_forward_no_dropout_inplace _flash_attention_forward_no_dropout_inplace",
         draws=True, writes=True,
-    ),  # fmt: skip
+    ),
     row(
         "multi_head_attention_forward _scaled_dot_product_attention_math _scaled_dot_product_attention_math_for_mps "
         "_scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward "
