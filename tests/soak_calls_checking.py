@@ -127,9 +127,9 @@ def call(module, function, row, number, results):
 
 def afterwards(text, results, tensors):
     """How what comes after a call ends."""
-    leaves = [each for each in {id(t): t for t in tensors}.values() if each.requires_grad and each.is_leaf]
-    backwards = Backwards(results, leaves)
     try:
+        leaves = [each for each in {id(t): t for t in tensors}.values() if each.requires_grad and each.is_leaf]
+        backwards = Backwards(results, leaves)
         exec(text, {name: getattr(backwards, name) for name in ("backward", "grads", "twice", "changed")})
     except Exception as error:  # the text may name nodes of the graph
         return type(error).__name__

@@ -108,7 +108,7 @@ WRITES = [
     "c.t_()", "c.unsqueeze_(0)", "c.transpose_(0, 1)", "c.squeeze_()", "c.zero_()", "c.data.add_(1)", "c.detach().mul_({num})",
     "c.view(-1)[:2] = {num}", "c.reshape(-1)[1] = {num}", "c[0], c[1] = c[1].clone(), c[0].clone()", "c[0] = c[1]", "c[1:] = c[:-1].clone()",
     "c[:, 0], c[:, 1] = {num}, {num}", "c[True] = {num}", "c[None, 0] = {num}", "c[torch.tensor(0)] = {num}", "c[...] = {b}", "c[k % 2] = {num}",
-    "c.put_(torch.tensor([0, 1]), {a}.reshape(-1)[:2])", "c.tril_()", "c.swapaxes_(0, 1)", "c.resize_(1, 2)", "c.set_({b}.clone())",
+    "c.put_(torch.tensor([0, 1]), {a}.reshape(-1)[:2])", "c.tril_()", "c.swapaxes_(0, 1)", "c.resize_(1, 1)", "c.set_({b}.clone())",
     "torch.where(c > 0, c, {b}, out=c)", "torch.add(c, {num}, out=c)", "torch._foreach_add_([c], {num})", "torch._foreach_mul_([c], [{b}])",
     "c.fmod_({num})", "c.remainder_({num})", "c.floor_divide_({num})", "c.__ilshift__(1)", "c.bernoulli_(0.5)", "c.random_(3)", "c.uniform_()",
     "c.exponential_()", "c.normal_()", "c.geometric_(0.5)", "c.fill_diagonal_({num})", "c.renorm_(2, 0, 1.0)", "c.logical_or_({b})",

@@ -7,12 +7,13 @@ from bothways.ops.operation import Fails, Gives, row
 FIT = Fails.UNLESS_FLOATS_FIT
 
 ROWS = (
-    row("addmm baddbmm bmm mm mv", fails=FIT, call_fails=False, is_product=True),
+    row("addmm baddbmm", fails=FIT, call_fails=False, is_product=True, of_one_dtype=(0, 1, 2)),
+    row("bmm mm mv", fails=FIT, call_fails=False, is_product=True, of_one_dtype=(0, 1)),
     row("addmv", call_fails=False, is_product=True),
-    row("linear matmul", fails=FIT, is_product=True),
+    row("linear matmul", fails=FIT, is_product=True, of_one_dtype=(0, 1)),
     row("dot", fails=FIT, call_fails=False),
     row("einsum outer", fails=FIT),
-    row("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d", fails=FIT),
+    row("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d", fails=FIT, of_one_dtype=(0, 1)),
     row("convolution convolution_backward", call_fails=False),
     row(
         "addmm.default baddbmm.default bmm.default mm.default convolution.default convolution_backward.default",

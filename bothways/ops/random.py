@@ -26,8 +26,7 @@ ROWS = (
     row("_scaled_dot_product_flash_attention_for_cpu", draws=True, call_fails=False),
     row(
         "_cudnn_attention_forward_no_dropout_inplace _flash_attention_forward_no_dropout_inplace",
-        draws=True,
-        writes=True,
+        draws=True, writes=True,
     ),
     row(
         "multi_head_attention_forward _scaled_dot_product_attention_math _scaled_dot_product_attention_math_for_mps "

@@ -81,8 +81,8 @@ def undisturbed() -> Iterator[None]:
 
 @functools.cache
 def is_cosh_infinite_early() -> bool:
-    """Whether ``cosh`` and ``sinh`` of many floats are infinite where the exponential is, as before PyTorch 2.15; they
-    need not be."""
+    """Whether ``cosh`` and ``sinh`` of many floats are infinite where the exponential is; they need not be. Since
+    PyTorch 2.15 they are not."""
     with undisturbed():
         return bool(torch.full((64,), 89.0, dtype=torch.float32, device="cpu").cosh().isinf().any())
 

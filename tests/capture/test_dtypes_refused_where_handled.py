@@ -166,3 +166,31 @@ def test_bits_of_what_has_none(program, backend):
     with warnings.catch_warnings(), bothways.config.patch(kernels_for_small_graphs=True):
         warnings.simplefilter("error")
         agree(program, observe, torch.int64, SINGLE, SINGLE, HALF, torch.bool, torch.float64, backend=backend)
+
+
+DOUBLE = torch.ones(4, 4, dtype=torch.float64)
+PRODUCTS = {
+    "linear": nn.Linear(4, 4).double(),
+    "matmul": lambda x: x @ DOUBLE,
+    "addmm": lambda x: torch.addmm(x, x, DOUBLE),
+    "bmm": lambda x: torch.bmm(x[None], DOUBLE[None]),
+    "conv1d": lambda x: F.conv1d(x[None], DOUBLE[..., None]),
+}
+
+
+@pytest.mark.parametrize("product", PRODUCTS.values(), ids=PRODUCTS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_double_precision_is_refused_under_autocast_and_changes_are_made_once(product, backend):
+    def program(x, y):
+        x.add_(1)
+        y.add_(1)
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+            return product(x)
+
+    def observe(function, call):
+        x, y = torch.zeros(4, 4), torch.zeros(4, 4)
+        with pytest.raises(RuntimeError):
+            function(x, y)
+        return {"x": x, "y": y}
+
+    agree(program, observe, 1, 2, backend=backend, within={"kernels_for_small_graphs": True})

@@ -6,7 +6,7 @@ Such a node runs as it was captured, so that ATen itself decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -76,21 +76,25 @@ def _is_held(dtype: torch.dtype, number: Any) -> bool:
 
 
 def _are_several(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether tensors that have to be of one dtype are of several; autocast makes them alike."""
+    """Whether tensors that have to be of one dtype are of several."""
     operation = ops.named(name)
     fails = ops.named(operation.functional).fails if operation.functional else operation.fails
     if fails is Fails.UNLESS_LISTS_FIT:
         return not lists_fit(args)
-    if torch_compat.is_any_autocast_enabled():
-        return False
     if fails is Fails.UNLESS_PARAMETERS_FIT:
         operands = [operand for operand in (*args, *kwargs.values()) if isinstance(operand, Fake)]
-        return not parameters_fit([operand.dtype for operand in operands])
+        return not parameters_fit(_after_autocast(operand.dtype for operand in operands))
     places = operation.of_one_dtype
     if not places:
         return False
     named: list[Any] = [*(args[place] for place in places if place < len(args)), kwargs.get("weight")]
-    return len({operand.dtype for operand in named if isinstance(operand, Fake)}) > 1
+    return len(set(_after_autocast(operand.dtype for operand in named if isinstance(operand, Fake)))) > 1
+
+
+def _after_autocast(dtypes: Iterable[torch.dtype]) -> list[torch.dtype]:
+    """The dtypes, those alike that autocast makes alike: it leaves double precision and whole numbers as they are."""
+    is_on = torch_compat.is_any_autocast_enabled()
+    return [torch.float32 if is_on and dtype in HALF else dtype for dtype in dtypes]
 
 
 def narrows(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
