@@ -70,6 +70,12 @@ class Levels:
     def innermost(self) -> Level:
         return self._open[-1]
 
+    def is_leaf_around(self, node: torch.fx.Node) -> bool:
+        """Whether a leaf is seen outside of the innermost transform: not if it is one of its own, or of one that is
+        over, in which ``vjp`` was called."""
+        around = any(node in level.aliases for level in self._open[:-1])
+        return around or not any(node in level.aliases for level in self._all)
+
     def nodes(self, level: Level) -> list[torch.fx.Node]:
         """All that was recorded since a transform began."""
         return self._builder.nodes_after(level.begin)

@@ -130,7 +130,7 @@ def _leads_elsewhere(tracer: Tracer, value: TensorValue) -> bool:
     history, levels = history_of(tracer), tracer.graph.levels
     if history.comes_from_outside(history.behind([value.node])):
         return True
-    return any(leaf not in levels.innermost.aliases for leaf in history.leaves([value.node]))
+    return any(map(levels.is_leaf_around, history.leaves([value.node])))
 
 
 def _tensor(value: Value) -> TensorValue:
