@@ -13,6 +13,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.grad.again import (
+    REFUSALS,
     Gradients,
     Tangents,
     Wanted,
@@ -34,7 +35,7 @@ from bothways.grad.nodes.renewed import Renewing
 from bothways.grad.nodes.running import as_traced, strides_of
 from bothways.grad.tracing.joint import trace_joint
 from bothways.grad.tracing.origins import noting_origins
-from bothways.grad.tracing.sizes import Sizes
+from bothways.grad.tracing.sizes import FIXED, Sizes
 from bothways.grad.tracing.traced import Moment, NotDifferentiable
 from bothways.record import generated
 from bothways.runtime.compiled_graph import known_of
@@ -46,10 +47,10 @@ Connected = Callable[[bool, Sequence[Any]], Sequence[torch.Tensor | None]]
 
 
 def twin_of(
-    graph: DifferentiatedGraph, function: Callable[..., Any], examples: Sequence[torch.Tensor]
+    graph: DifferentiatedGraph, function: Callable[..., Any], examples: Sequence[torch.Tensor], sizes: Sizes
 ) -> DifferentiatedGraph:
     """A graph like another, of its function, whose node keeps what second derivatives go through."""
-    plan, sizes = replace(graph.plan, memo=None), graph.sizes
+    plan = replace(graph.plan, memo=None, sizes=sizes)
     moment = Moment(None, torch_compat.autocast_now(), True)
     trace = partial(trace_joint, function, examples, True, moment, sizes, decompositions=plan.decompositions)
     connected = connections(trace(hidden=()), graph.needs_grad)
@@ -127,6 +128,19 @@ def _compile_connected(
     return run
 
 
+def _twin_of_now(graph: DifferentiatedGraph, inputs: Sequence[torch.Tensor]) -> DifferentiatedGraph | None:
+    """A twin for the sizes of this call alone: PyTorch follows some second derivatives for plain sizes only. Without
+    one, what goes through the graph's own results would go past them, and past their hooks."""
+    twins = graph.twins_of_sizes
+    if graph.numbers not in twins and len(twins) < MOST_BACKWARDS:
+        try:
+            with graph.as_at_first(inputs) as examples, generated.kept_in(graph.generated), listening():
+                twins[graph.numbers] = twin_of(graph, graph.function, examples, FIXED)
+        except (*REFUSALS, *torch_compat.fake_tensor_errors()):
+            return None
+    return twins.get(graph.numbers)
+
+
 def differentiable_backward(
     graph: DifferentiatedGraph,
     inputs: Sequence[torch.Tensor],
@@ -146,12 +160,13 @@ def differentiable_backward(
     there = [tangent for tangent in tangents if tangent is not None]
     moves = [tangent is not None for tangent in tangents]
     twin = graph.again.use(partial(graph.twin, inputs))
-    partly = () if twin is None else twin.partly_reached
-    told = [place for place in partly if is_told_of_none([inputs[place]])]
-    if told and not (hooked and own):
-        twin = None
     run: Any = None if twin is None else graph.bound(twin)
-    if twin is not None and run is not None and _are_unchanged(unchanged, twin.read_inputs):
+    if run is None and own and graph.sizes:
+        run = _twin_of_now(graph, inputs)
+    told = [place for place in (() if run is None else run.partly_reached) if is_told_of_none([inputs[place]])]
+    if told and not (hooked and own):
+        twin = run = None
+    if run is not None and _are_unchanged(unchanged, run.read_inputs):
         if graph.plan.renewed:  # here it is a function of what they were
             run = Renewing(run, graph.plan.renewed, skipped=0)
         return backward_function(graph, moves, wanted, run, own, told)(*inputs, *there)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import bothways
 
@@ -57,6 +58,29 @@ def test_a_result_that_the_backward_reads_is_on_the_way(look, backend):
     expected = second(function, look)
     found = second(bothways.compile(function, backend=backend), look)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("look", [hooked, kept, asked])
+def test_it_is_for_sizes_that_change_too(look, backend):
+    """The second derivative of an embedding is one that PyTorch follows for plain sizes only."""
+
+    def function(tokens, table, weight):
+        return (F.layer_norm(F.embedding(tokens, table), (4,)).flatten(1) @ weight @ weight).tanh()
+
+    def seen(function):
+        torch.manual_seed(0)
+        weight = torch.randn(8, 8, dtype=torch.float64, requires_grad=True)
+        results = []
+        for size in (5, 5, 3, 4, 4):
+            table = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
+            results += [*look(table, function(torch.randint(7, (size, 2)), table, weight)), table.grad, weight.grad]
+            weight.grad = None
+        return results
+
+    compiled = bothways.compile(function, backend=backend, fullgraph=True)
+    torch.testing.assert_close(seen(compiled), seen(function), rtol=1e-6, atol=1e-9)
+    assert len(bothways.history(compiled)) == 2
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
