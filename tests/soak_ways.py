@@ -87,3 +87,14 @@ def mistake(function, failures, *, catches):
     if failures and not catches:
         return f"a graph raised where plain Python does not, {len(failures)} times: {failures[0]}"
     return None
+
+
+def check(source, checking, seed, ways):
+    """A generated program does in each of the ways what it does plainly, as its kind's own checker tells."""
+    plain = checking.plainly(source)
+    for way in ways:
+        try:
+            found = checking.disagreement(source, way, plain)
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+        assert found is None, f"seed {seed}, {way}\n{source}\n{found}"

@@ -34,7 +34,9 @@ def _are_ragged(sequences: Any = (), *options: Any) -> bool:
     """Whether tensors differ in their first sizes at most, some of which change. Of others C++ says what it thinks."""
     if len(options) == 3 and options[2] not in ("left", "right"):
         return False
-    if not (isinstance(sequences, (list, tuple)) and sequences and any(map(_is_symbolic, sequences))):
+    if not (isinstance(sequences, (list, tuple)) and any(map(_is_symbolic, sequences))):
+        return False
+    if not all(isinstance(one, torch.Tensor) for one in sequences):
         return False
     kinds = {(one.dim(), one.dtype, one.device, one.layout) for one in sequences}
     return len(kinds) == 1 and bool(sequences[0].dim()) and all(

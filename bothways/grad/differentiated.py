@@ -88,7 +88,7 @@ class DifferentiatedGraph:
         self._copied: dict[Moment, torch.fx.GraphModule] = {}
         self._read: dict[Any, Collection[int]] = {}  # for sizes and a moment
         self.differentiable_backwards: dict[Any, Callable[..., Any]] = {}
-        self.twins_of_sizes: dict[tuple[int, ...], DifferentiatedGraph] = {}  # where there is no twin for all
+        self.twins_of_sizes: dict[tuple[int, ...], DifferentiatedGraph | None] = {}  # where there is no twin for all
         self.connected = None if connected is None else connected.saved
         self.hidden = None if connected is None else connected.hidden
         # Whether a backward may be asked for some of the gradients: not worth the question for a model's parameters.

@@ -137,7 +137,7 @@ def _twin_of_now(graph: DifferentiatedGraph, inputs: Sequence[torch.Tensor]) -> 
             with graph.as_at_first(inputs) as examples, generated.kept_in(graph.generated), listening():
                 twins[graph.numbers] = twin_of(graph, graph.function, examples, FIXED)
         except (*REFUSALS, *torch_compat.fake_tensor_errors()):
-            return None
+            twins[graph.numbers] = None  # nor will there be one at the next call
     return twins.get(graph.numbers)
 
 

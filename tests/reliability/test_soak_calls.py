@@ -20,14 +20,7 @@ PACK = 4  # programs a test
 
 
 def check(seed, ways):
-    source = soak_calls.program(seed)
-    plain = soak_calls_checking.plainly(source)
-    for way in ways:
-        try:
-            found = soak_calls_checking.disagreement(source, way, plain)
-        except Exception as error:
-            found = f"{type(error).__name__}: {error}"
-        assert found is None, f"seed {seed}, {way}\n{source}\n{found}"
+    soak_ways.check(soak_calls.program(seed), soak_calls_checking, seed, ways)
 
 
 @pytest.mark.parametrize("seed", range(COUNT))

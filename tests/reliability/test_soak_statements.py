@@ -19,14 +19,7 @@ PACK = 4  # programs a test, one of each kind
 
 
 def check(seed, ways):
-    source = soak_statements.program(seed)
-    plain = soak_statements_checking.plainly(source)
-    for way in ways:
-        try:
-            found = soak_statements_checking.disagreement(source, way, plain)
-        except Exception as error:
-            found = f"{type(error).__name__}: {error}"
-        assert found is None, f"seed {seed}, {way}\n{source}\n{found}"
+    soak_ways.check(soak_statements.program(seed), soak_statements_checking, seed, ways)
 
 
 @pytest.mark.parametrize("kind", range(PACK))
