@@ -30,13 +30,7 @@ def program(seed):
 
 
 def check(source, seed, ways):
-    plain = soak_training.plainly(source)
-    for way in ways:
-        try:
-            found = soak_training.disagreement(source, way, plain)
-        except Exception as error:
-            found = f"{type(error).__name__}: {error}"
-        assert found is None, f"seed {seed}, {way}\n{source}\n{found}"
+    soak_ways.check(source, soak_training, seed, ways)
 
 
 @pytest.mark.parametrize("first", range(0, COUNT, PACK))

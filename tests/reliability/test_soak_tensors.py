@@ -19,14 +19,7 @@ PACK = 4  # programs a test
 
 
 def check(seed, ways):
-    source = soak_tensors.program(seed)
-    plain = soak_tensors_checking.plainly(source)
-    for way in ways:
-        try:
-            found = soak_tensors_checking.disagreement(source, way, plain)
-        except Exception as error:
-            found = f"{type(error).__name__}: {error}"
-        assert found is None, f"seed {seed}, {way}\n{source}\n{found}"
+    soak_ways.check(soak_tensors.program(seed), soak_tensors_checking, seed, ways)
 
 
 @pytest.mark.parametrize("first", range(0, COUNT, PACK))
