@@ -1,7 +1,8 @@
 """Products of matrices for symbolic sizes, made of operations that take such.
 
 Older versions of PyTorch ask for plain numbers where C++ makes a product of matrices of its parts. There the parts
-below take its place, whose results are laid out as PyTorch's are.
+below take its place, whose results are laid out and rounded as PyTorch's are. Autocast casts what goes into a product;
+of the parts it casts only some, so that the others are given what is cast.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import torch
 import torch.nn.functional as F
 
 SIMPLE: dict[tuple[int, int], Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    (1, 1): torch.dot,
-    (2, 1): torch.mv,
+    (1, 1): lambda one, other: torch.dot(_cast(one), _cast(other)),
+    (2, 1): lambda one, other: torch.mv(_cast(one), _cast(other)),
     (1, 2): lambda one, other: one.unsqueeze(0).mm(other).squeeze(0),
     (2, 2): torch.mm,
 }
@@ -34,8 +35,18 @@ def matmul(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     if bias is not None and x.dim() == 2:
         return torch.addmm(bias, x, weight.t())
+    if bias is not None and bias.dim() == 1 and weight.dim() == 2 and x.is_contiguous():
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        return torch.addmm(bias, rows, weight.t()).view(*x.shape[:-1], weight.shape[0])
     product = matmul(x, weight.t() if weight.dim() == 2 else weight)
-    return product if bias is None else product + bias
+    return product if bias is None else product + _cast(bias)
+
+
+def _cast(tensor: torch.Tensor) -> torch.Tensor:
+    """As autocast, where it is on, casts what goes into a product."""
+    kind = tensor.device.type
+    is_left = not tensor.is_floating_point() or tensor.dtype == torch.float64
+    return tensor if is_left or not torch.is_autocast_enabled(kind) else tensor.to(torch.get_autocast_dtype(kind))
 
 
 def _is_folded(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -62,7 +73,7 @@ def _folded(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def _times_small(larger: torch.Tensor, smaller: torch.Tensor) -> torch.Tensor:
     batches = larger.shape[:-1]
     rows = larger.reshape(math.prod(batches), larger.shape[-1])
-    product = rows.mm(smaller) if smaller.dim() == 2 else rows.mv(smaller)
+    product = SIMPLE[2, smaller.dim()](rows, smaller)
     return product.view(*batches, *smaller.shape[1:])
 
 

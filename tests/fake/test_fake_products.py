@@ -51,3 +51,24 @@ def test_linear_of_parts_is_linear(shape, bias):
         expected, found = F.linear(x, weight, offset), linear(x, weight, offset)
         torch.testing.assert_close(found, expected)
         assert found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_autocast_casts_what_goes_into_parts_as_into_products(shapes, dtype):
+    one, other = (torch.randn(shape, dtype=dtype) for shape in shapes)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected, found = torch.matmul(one, other), matmul(one, other)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4), (5, 2, 3, 4)])
+def test_linear_of_parts_is_rounded_as_linear_is(shape, autocast):
+    dtype = torch.float32 if autocast else torch.bfloat16
+    weight, bias = torch.randn(6, 4, dtype=dtype), torch.randn(6, dtype=dtype)
+    for layout in LAYOUTS:
+        x = layout(torch.randn(shape, dtype=dtype))
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            expected, found = F.linear(x, weight, bias), linear(x, weight, bias)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)

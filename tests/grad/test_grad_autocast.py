@@ -138,3 +138,22 @@ def test_what_was_cast_to_another_dtype_stays_cast(backend, program, around):
         return seen
 
     agree(scene, backend)
+
+
+@pytest.mark.every_backend
+def test_products_of_sequences_of_several_lengths(backend):
+    def program(x, weight, bias, y, vector, one, other):
+        with bfloat16():
+            rows = torch.nn.functional.linear(x, weight, bias)
+            return rows * 2, y @ vector, one @ other
+
+    def scene(compiler):
+        function, seen = compiler(program), []
+        for length in (2, 3, 5):
+            inputs = leaf(length, 3, 4), leaf(6, 4), leaf(6), leaf(length, 3, 4), leaf(4), leaf(length), leaf(length)
+            results = function(*inputs)
+            sum(result.float().sum() for result in results).backward()
+            seen += [results, [each.grad for each in inputs]]
+        return seen
+
+    agree(scene, backend)
