@@ -41,6 +41,7 @@ class Kept(NamedTuple):
     place: int | None  # where it begins in the copy, if that is one of several tensors
     is_half_written: bool  # what an operation has written before it fails does not count
     layout: Layout | None = None  # where its elements lay, if that may have changed: ``out=`` gives other sizes
+    may_share: bool = False  # nothing writes to it by name, but it may lie in the memory of one that is written to
 
     def may_have_changed(self, refused: bool) -> bool:
         """``refused``: whether autograd has raised, which it does before anything is written."""
@@ -200,7 +201,7 @@ class KeptOnItsWay:
             copy, place = self._together.get(id(tensor)) or (self._copies.get(index), None)
             counted = None if index in self._uncounted else version
             is_half_written, layout = is_written and self._breaks_off, self._layouts.get(index)
-            yield Kept(tensor, version, counted, is_written, copy, place, is_half_written, layout)
+            yield Kept(tensor, version, counted, is_written, copy, place, is_half_written, layout, not is_written)
 
 
 class KeptStatistics:
@@ -299,13 +300,20 @@ def put_back(kept: Iterable[Kept]) -> bool:
     """Undo what a graph did to its inputs before it raised what is being handled; False where that is not possible, and
     nothing is undone."""
     changed: list[Kept] = []
+    shared: list[torch.Tensor] = []
     refused = torch_compat.is_refusal_of_autograd(sys.exception())
     for one in kept:
         if one.may_have_changed(refused):
+            if one.may_share:
+                shared.append(one.tensor)
+                continue
             # What an operation in place made part of autograd's graph stays one.
             if one.copy is None or one.tensor.grad_fn is not None:
                 return False
             changed.append(one)
+    memories = {torch_compat.storage_of(one.tensor) for one in changed} if shared else set()
+    if not memories.issuperset(map(torch_compat.storage_of, shared)):
+        return False
     for one in changed:
         one.put_back()
     return True

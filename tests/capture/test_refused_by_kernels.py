@@ -29,6 +29,8 @@ NUMBERS = {
     "celu": lambda x: F.celu(x, 0.0),
     "celu in place": lambda x: F.celu(x, 0.0, inplace=True),
     "gather": lambda x: torch.gather(x, 0, torch.zeros(1, 1, dtype=torch.long), out=torch.empty(1, 1).double()),
+    "a list of nothing": lambda x: torch._foreach_mul([], 2.0),
+    "a list of nothing in place": lambda x: torch._foreach_add_([], 2.0),
     "complex": lambda x: torch.complex(x, x, out=torch.empty(3, 4, dtype=torch.complex128)),
 }
 KERNELS = {

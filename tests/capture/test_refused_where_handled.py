@@ -284,3 +284,55 @@ def test_a_change_of_a_leaf_comes_to_its_handler_after_calls_with_other_inputs(c
         return {"gives": function(x if is_leaf else x * 1)}
 
     agree(program, observe, False, True, False, True, backend=backend)
+
+
+def rows_apart(base):
+    return base[:4], base[1:]
+
+
+def turned(base):
+    return base[:4], base[:4].t()
+
+
+def data_of_a_leaf(base):
+    leaf = base[:4].clone().requires_grad_()
+    return leaf.detach(), leaf
+
+
+@backends
+@pytest.mark.parametrize("change", [torch.Tensor.copy_, torch.Tensor.add_])
+@pytest.mark.parametrize("inputs", [rows_apart, turned])
+def test_a_write_to_what_is_read_beside_it_comes_to_its_handler_after_another_write(inputs, change, backend):
+    def program(a, b):
+        a.mul_(2)
+        try:
+            change(a, b)
+        except RuntimeError as error:
+            return str(error)
+        return a * 3
+
+    def observe(function, inputs):
+        a, b = inputs(torch.arange(20.0).view(5, 4))
+        counted = a._version
+        return {"gives": function(a, b), "a": a.tolist(), "b": b.tolist(), "version": a._version - counted}
+
+    agree(program, observe, inputs, inputs, backend=backend)
+
+
+@backends
+@pytest.mark.parametrize("inputs", [rows_apart, turned, data_of_a_leaf])
+def test_inputs_that_share_memory_are_put_back_together(inputs, backend):
+    def program(a, b, index):
+        a.mul_(2)
+        try:
+            return b.reshape(-1)[index] * 2
+        except IndexError as error:
+            return type(error), b + 1
+
+    def observe(function, index):
+        a, b = inputs(torch.arange(20.0).view(5, 4))
+        counted = a._version
+        gives = function(a, b, torch.tensor([index]))
+        return {"gives": gives, "a": a.tolist(), "b": b.tolist(), "version": a._version - counted}
+
+    agree(program, observe, 40, 2, 40, backend=backend)

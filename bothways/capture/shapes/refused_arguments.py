@@ -60,6 +60,12 @@ def _huber(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
     return _unless(3, "delta", lambda delta: delta > 0)(args, kwargs) or _of_two_dtypes(args, kwargs)
 
 
+def _of_no_tensors(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
+    first = args[0] if args else next(iter(kwargs.values()), None)
+    is_empty = isinstance(first, (list, tuple)) and not first
+    return RuntimeError("Tensor list must have at least one tensor.") if is_empty else None
+
+
 RULES: dict[str, Refusal] = {
     "gelu": _unless(1, "approximate", lambda kind: kind in ("none", "tanh")),
     "softshrink": _unless(1, "lambd", _is_bound),
@@ -69,6 +75,7 @@ RULES: dict[str, Refusal] = {
     "gather": _into(lambda dtype: dtype),
     **dict.fromkeys(("celu", "celu_"), _unless(1, "alpha", lambda alpha: alpha != 0)),
     **dict.fromkeys(("complex", "polar"), _into(COMPLEX_OF.get)),
+    **dict.fromkeys((name for name in dir(torch) if name.startswith("_foreach_")), _of_no_tensors),
 }
 ops.REFUSALS.update(RULES)
 
