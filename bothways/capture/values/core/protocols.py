@@ -198,7 +198,7 @@ def _are_one_number(tracer: Tracer, left: Value, right: Value) -> bool | None:
     return one is other
 
 
-def _number_outside(value: Value) -> int | float | None:
+def _number_outside(value: Value) -> object:
     if value.source is None:
         return None
     if isinstance(value, linked.NumberValue):
