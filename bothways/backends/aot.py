@@ -173,6 +173,7 @@ def _whole(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -
         make = partial(
             differentiate, function, inputs, *compilers, reads, layouts, memo,
             turns_images=turns, decompositions=lowering.decompositions if kernels else None, kernels=kernels,
+            goes_back=any(node.target is gradients for node in graph.graph.nodes),
         )  # fmt: skip
         try:
             return make(sizes=sizes)
