@@ -47,6 +47,8 @@ def a_field_set(n):
 
 # The name of a class that is written in C has its module in it, where Python itself says it.
 COMPLAINTS = {
+    "partial": lambda n: functools.partial(n, 1).func,
+    "partial of nothing": lambda n: functools.partial(),
     "a list's index": lambda n: [1][n],
     "a tuple's index": lambda n: (1,)[n],
     "a bound of a slice": lambda n: [1, 2][n:],

@@ -15,6 +15,7 @@ from bothways.capture.values.collections.dicts import DictEntry, DictValue
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.methods import is_callable
 from bothways.capture.writing.emit import changes, stores
 from bothways.source_text import is_plain_name
 
@@ -68,6 +69,10 @@ class PartialValue(Value):
     @classmethod
     def make(cls, tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         """``functools.partial(f, *args, **kwargs)``; a partial of a plain partial is flattened, as Python does."""
+        if not args:
+            tracer.throw(TypeError, "type 'partial' takes at least one argument")
+        if not is_callable(args[0]):
+            tracer.throw(TypeError, "the first argument must be callable")
         function, held = args[0].realize(), list[tuple[Value, Value]]()
         own = [(ConstantValue(name), value) for name, value in kwargs.items()]
         if isinstance(function, PartialValue) and not function.has_attributes(tracer):

@@ -35,6 +35,10 @@ def is_none(value: Value | None) -> bool:
     return isinstance(value, ConstantValue) and value.content is None
 
 
+def is_callable(value: Value) -> bool:
+    return any("__call__" in base.__dict__ for base in value.realize().python_type().__mro__)
+
+
 FIELD: Any = type(vars(namedtuple("_", "field"))["field"])  # what a named tuple has for each of its names
 
 

@@ -19,7 +19,7 @@ from bothways.capture.values.core.answers import answered
 from bothways.capture.values.core.base import NotConstant, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_value
 from bothways.capture.values.core.handlers import handles
-from bothways.capture.values.core.methods import is_none, none
+from bothways.capture.values.core.methods import is_callable, is_none, none
 from bothways.capture.values.core.numbers import NumberValue, extreme_of
 from bothways.capture.values.core.wording import name_in_c
 
@@ -55,8 +55,7 @@ def _each(tracer: Tracer, iterable: Value) -> Iterator[Value]:
 
 @handles(callable)
 def _callable(tracer: Tracer, value: Value) -> Value:
-    kind = value.realize().python_type()
-    return ConstantValue(any("__call__" in base.__dict__ for base in kind.__mro__))
+    return ConstantValue(is_callable(value))
 
 
 @handles(repr)

@@ -23,7 +23,7 @@ from bothways.capture.values.core.answers import ASKED, answered
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments, constant_value
 from bothways.capture.values.core.handlers import handles
-from bothways.capture.values.core.methods import is_none, none
+from bothways.capture.values.core.methods import is_callable, is_none, none
 from bothways.capture.values.core.numbers import NumberValue
 
 if TYPE_CHECKING:
@@ -167,9 +167,7 @@ def _defaultdict(
     tracer: Tracer, default_factory: Value | None = None, /, *args: Value, **items: Value
 ) -> Value:
     factory = default_factory.realize() if default_factory is not None else none()
-    if not is_none(factory) and not any(
-        "__call__" in base.__dict__ for base in factory.python_type().__mro__
-    ):
+    if not is_none(factory) and not is_callable(factory):
         tracer.throw(TypeError, "first argument must be callable or None")
     result = DictValue(collections.defaultdict, factory)
     result.call_method(tracer, "update", list(args), items)
