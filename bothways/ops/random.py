@@ -16,8 +16,9 @@ ROWS = (
     row("binomial cauchy exponential geometric log_normal multinomial normal normal_functional poisson", draws=True),
     row("_sample_dirichlet _standard_gamma", draws=True),
     # Layers.
-    row("dropout", draws=True, fails=Fails.UNLESS_ALL_FLOAT),
-    row("alpha_dropout dropout1d dropout2d dropout3d feature_alpha_dropout feature_dropout native_dropout", draws=True),
+    row("dropout", draws=True, fails=Fails.UNLESS_ALL_FLOAT, asks_whole=True),
+    row("alpha_dropout dropout1d dropout2d dropout3d", draws=True, asks_whole=True),
+    row("feature_alpha_dropout feature_dropout native_dropout", draws=True, asks_whole=True),
     row("_cudnn_init_dropout_state _fill_mem_eff_dropout_mask_ _fused_dropout", draws=True),
     row("rrelu rrelu_with_noise_functional", draws=True),
     row("rrelu_with_noise", draws=True, writes=True),

@@ -194,3 +194,25 @@ def test_double_precision_is_refused_under_autocast_and_changes_are_made_once(pr
         return {"x": x, "y": y}
 
     agree(program, observe, 1, 2, backend=backend, within={"kernels_for_small_graphs": True})
+
+
+DROPOUTS = [F.dropout, F.alpha_dropout, F.dropout1d, lambda x, p: torch.native_dropout(x, p, True)[0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool], ids=str)
+@pytest.mark.parametrize("dropout", DROPOUTS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dropout_of_whole_numbers(dropout, dtype, backend):
+    """PyTorch 2.11 refuses most of it, later versions less."""
+
+    def program(x, p):
+        try:
+            return dropout(x, p)
+        except RuntimeError as error:
+            return str(error)
+
+    def observe(function, p):
+        torch.manual_seed(0)
+        return {"result": function(torch.ones(3, 4, dtype=dtype), p), "random": torch.rand(1)}
+
+    agree(program, observe, 0.5, 0.0, 1.0, 0.5, backend=backend, within={"kernels_for_small_graphs": True})
