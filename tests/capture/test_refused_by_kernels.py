@@ -29,6 +29,11 @@ NUMBERS = {
     "celu": lambda x: F.celu(x, 0.0),
     "celu in place": lambda x: F.celu(x, 0.0, inplace=True),
     "gather": lambda x: torch.gather(x, 0, torch.zeros(1, 1, dtype=torch.long), out=torch.empty(1, 1).double()),
+    "max of nothing": lambda x: torch.max(x[:0]),
+    "max along nothing": lambda x: torch.max(x[:0], 0)[0],
+    "min of nothing": lambda x: x[:0].min(),
+    "min along nothing": lambda x: x[:, :0].min(dim=-1, keepdim=True).values,
+    "median along nothing": lambda x: x[:, :0].median(1)[0],
     "a list of nothing": lambda x: torch._foreach_mul([], 2.0),
     "a list of nothing in place": lambda x: torch._foreach_add_([], 2.0),
     "complex": lambda x: torch.complex(x, x, out=torch.empty(3, 4, dtype=torch.complex128)),
@@ -36,8 +41,6 @@ NUMBERS = {
 KERNELS = {
     "softmax": lambda x: torch.softmax(x, 7),
     "sort": lambda x: torch.sort(x, 9)[0],
-    "max of nothing": lambda x: torch.max(x[:0]),
-    "max along nothing": lambda x: torch.max(x[:0], 0)[0],
     "dilation": lambda x: F.conv2d(x[None, None], IMAGE, dilation=0),
     "padding": lambda x: F.conv2d(x[None, None], IMAGE, padding=-1),
     "output padding": lambda x: F.conv_transpose2d(x[None, None], IMAGE, output_padding=3),
@@ -93,6 +96,23 @@ def test_what_is_refused_raises_where_it_stands(refused, way, backend):
         return {"result": result, "log": list(log)}
 
     agree(program, observe, 1, 2, 3, backend=backend)
+
+
+@backends
+@pytest.mark.parametrize("refused", NUMBERS.values(), ids=NUMBERS)
+def test_what_is_refused_for_its_numbers_raises_though_nothing_reads_it(refused, backend):
+    counts = torch.zeros(())
+
+    def program(x):
+        counts.add_(1)
+        try:
+            refused(x * 2)
+        except (RuntimeError, IndexError) as error:
+            return type(error).__name__, x * 3
+        return x
+
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    agree(program, lambda function, x: {"result": function(x)}, x, x, backend=backend)
 
 
 @backends

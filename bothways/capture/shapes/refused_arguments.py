@@ -66,6 +66,22 @@ def _of_no_tensors(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
     return RuntimeError("Tensor list must have at least one tensor.") if is_empty else None
 
 
+def _of_nothing(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
+    """One of several elements, where there is none; along a dimension it is one of each row."""
+    operand, *others = *args, *kwargs.values()
+    if not isinstance(operand, Fake) or any(isinstance(other, Fake) for other in others):
+        return None
+    sizes, dim = list(operand.shape), next((value for value in others if type(value) is int), None)
+    if dim is not None:
+        sizes = sizes[dim : dim + 1 or None] if -len(sizes) <= dim < len(sizes) else []
+    return IndexError("there are no elements") if any(type(size) is int and size == 0 for size in sizes) else None
+
+
+def _of_empty_rows(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
+    """Those that give NaN for no elements at all."""
+    return _of_nothing(args, kwargs) if len(args) + len(kwargs) > 1 else None
+
+
 RULES: dict[str, Refusal] = {
     "gelu": _unless(1, "approximate", lambda kind: kind in ("none", "tanh")),
     "softshrink": _unless(1, "lambd", _is_bound),
@@ -75,6 +91,8 @@ RULES: dict[str, Refusal] = {
     "gather": _into(lambda dtype: dtype),
     **dict.fromkeys(("celu", "celu_"), _unless(1, "alpha", lambda alpha: alpha != 0)),
     **dict.fromkeys(("complex", "polar"), _into(COMPLEX_OF.get)),
+    **dict.fromkeys(("max", "min"), _of_nothing),
+    **dict.fromkeys(("median", "nanmedian"), _of_empty_rows),
     **dict.fromkeys((name for name in dir(torch) if name.startswith("_foreach_")), _of_no_tensors),
 }
 ops.REFUSALS.update(RULES)
