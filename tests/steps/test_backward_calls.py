@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from stepping import BACKENDS, agree, batches
 
+import bothways
+
 pytestmark = [pytest.mark.parametrize("backend", BACKENDS), pytest.mark.in_turn("backend")]
 
 
@@ -284,3 +286,19 @@ def test_a_way_to_call_it(way, backend):
 
 def test_gradients_that_are_set_to_zero(backend):
     agree(training(zeroed_in_place), batches(4), backend, programs=2)  # without gradients, and with some
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_computed_argument_is_no_leaf_whatever_others_were(backend):
+    def program(x):
+        h = x * 2
+        h.sum().backward(retain_graph=True)
+        return x.grad, h
+
+    compiled = bothways.compile(program, backend=backend)
+    for is_leaf in (True, False, True):
+        x = torch.ones(3, requires_grad=True)
+        found = compiled(x if is_leaf else x * 1)
+        expected = program(torch.ones(3, requires_grad=True) if is_leaf else torch.ones(3, requires_grad=True) * 1)
+        assert (found[0] is None) == (expected[0] is None)
+        torch.testing.assert_close(x.grad, torch.full((3,), 2.0))

@@ -167,7 +167,11 @@ class BackwardRun:
         for leaf in self.inputs or ():
             if not self.history.of(leaf.node).is_leaf:
                 self.tracer.stop("backward", "the gradient of a tensor that is no leaf is kept")
-        self._run(self.leaves if self.inputs is None else self.inputs, accumulates=True)
+        leaves = self.leaves if self.inputs is None else self.inputs
+        for leaf in leaves:  # a parameter is always one
+            if leaf.source is not None and leaf.obj is not None and not isinstance(leaf.obj, torch.nn.Parameter):
+                self.tracer.guard("{s0}.is_leaf", leaf.source)
+        self._run(leaves, accumulates=True)
         self.tracer.running.note_backward()
 
     # How it runs.
