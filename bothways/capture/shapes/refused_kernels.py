@@ -41,8 +41,8 @@ class Few(NamedTuple):
     shape: tuple[int, ...]
 
     def tensor(self) -> torch.Tensor:
-        made = torch.ones if self.dtype.is_floating_point or self.dtype.is_complex else torch.zeros
-        return made(self.shape, dtype=self.dtype, device="cpu")
+        fill = torch.ones if self.dtype.is_floating_point or self.dtype.is_complex else torch.zeros
+        return fill(self.shape, dtype=self.dtype, device="cpu")
 
 
 class Many(NamedTuple):
