@@ -1,0 +1,288 @@
+"""What processes tell each other: collectives of ``torch.distributed`` that run at once are nodes of the graph.
+
+Each is one node where it stands, and runs as often as in eager: a capture runs none. Its process group is a number
+behind a guard. What is asynchronous, what autograd could see, and what PyTorch would refuse runs as plain Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from bothways import torch_compat
+from bothways.capture.guards.sources import Source
+from bothways.capture.overrides.overrides import PLAIN_CLASSES
+from bothways.capture.shapes.changes import path_of
+from bothways.capture.values.collections.containers import ListValue, TupleValue
+from bothways.capture.values.core import protocols
+from bothways.capture.values.core.base import Value
+from bothways.capture.values.core.constants import ConstantValue
+from bothways.capture.values.core.handlers import HANDLERS, handles
+from bothways.capture.values.core.methods import is_none
+from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.runtime import collectives
+from bothways.runtime.collectives import DEFAULT, number_of
+
+if TYPE_CHECKING:
+    from bothways.capture.tracer import Tracer
+    from bothways.capture.writing.emit import Emitter
+
+DTYPES = frozenset({
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64,
+})  # fmt: skip
+SUM = "SUM"
+
+
+class GroupValue(Value):
+    """A process group: one from outside, or the default one."""
+
+    def __init__(self, group: Any, source: Source | None = None) -> None:
+        self.group, self.source = group, source
+
+    @classmethod
+    def external(cls, tracer: Tracer, group: Any, source: Source) -> GroupValue:
+        """By its number, which is no group's that is not in use."""
+        tracer.guard("{s0}({s1}) == {c0}", tracer.inject(number_of, "number_of"), source, number_of(group))
+        value = cls(group, source)
+        tracer.remember(group, value)
+        return value
+
+    @property
+    def number(self) -> int:
+        return DEFAULT if self.source is None else number_of(self.group)
+
+    @property
+    def in_use(self) -> bool:
+        return number_of(self.group) > 0
+
+    def python_type(self) -> type:
+        return type(self.group)
+
+    def identity(self) -> object:
+        return self.group
+
+    def hash_key(self, tracer: Tracer) -> Hashable:
+        return id(self.group)
+
+    def rebuild(self, emitter: Emitter) -> str:
+        if self.source is not None:
+            return str(emitter.read(self.source))
+        return f"{emitter.inject(torch_compat.group_in_use, 'default_group')}()"
+
+
+class ReductionValue(Value):
+    """One of the kinds of reduction: ``ReduceOp.SUM``."""
+
+    def __init__(self, reduction: Any, source: Source) -> None:
+        self.reduction, self.source = reduction, source
+
+    @classmethod
+    def external(cls, tracer: Tracer, reduction: Any, source: Source) -> ReductionValue:
+        tracer.guard("type({s0}) is {c0}", source, type(reduction))
+        tracer.guard("{s0} == {c0}", source, reduction)
+        return cls(reduction, source)
+
+    def python_type(self) -> type:
+        return type(self.reduction)
+
+    def identity(self) -> object:
+        return self.reduction
+
+    def constant(self) -> Any:
+        return self.reduction
+
+    def hash_key(self, tracer: Tracer) -> Hashable:
+        return self.reduction.name
+
+    def rebuild(self, emitter: Emitter) -> str:
+        assert self.source is not None
+        return str(emitter.read(self.source))
+
+
+def _default_group(tracer: Tracer) -> GroupValue:
+    tracer.guard("{s0}() == {c0}", tracer.inject(number_of, "number_of"), number_of())
+    return GroupValue(torch_compat.group_in_use())
+
+
+def _group(tracer: Tracer, value: Value | None, what: str) -> GroupValue:
+    """The group of a call, in which this process is; a break where it is not to be had."""
+    group = _default_group(tracer) if value is None or is_none(value) else value.realize()
+    if not isinstance(group, GroupValue) or not group.in_use or dist.get_rank(group.group) < 0:
+        tracer.stop("call_unknown", f"{what} has no process group in which it would run at once")
+    return group
+
+
+class Call:
+    """One call of a collective, checked before it is recorded."""
+
+    def __init__(self, tracer: Tracer, what: str, group: Value | None, async_op: Value | None) -> None:
+        self._tracer, self.what = tracer, f"torch.distributed.{what}"
+        if async_op is not None and protocols.as_constant(tracer, async_op) is not False:
+            self.stop("is asynchronous")
+        tracer.overrides.refuse_modes(tracer, self.what)
+        tracer.graph.levels.refuse_all(self.what)
+        self.group = _group(tracer, group, self.what)
+
+    def stop(self, why: str) -> Any:
+        self._tracer.stop("call_unknown", f"{self.what} {why}")
+
+    def reads(self, value: Value) -> TensorValue:
+        """A tensor that autograd would not look at, as it lies without gaps."""
+        tensor = value.realize()
+        if not isinstance(tensor, TensorValue) or tensor.cls not in PLAIN_CLASSES:
+            self.stop("takes plain tensors")
+        if tensor.fake.dtype not in DTYPES or tensor.fake.device.type not in ("cpu", "cuda"):
+            self.stop(f"is given {tensor.describe()}")
+        if not tensor.fake.is_contiguous:
+            self.stop("is given a tensor with gaps")
+        if tensor.fake.requires_grad:
+            self.stop("is given a tensor with a gradient")
+        return tensor
+
+    def writes(self, value: Value) -> TensorValue:
+        """The same of what is changed, which is nothing that a backward has kept: that is not noticed."""
+        tensor = self.reads(value)
+        if any(_has_history(node) for node in path_of(tensor.node)):
+            self.stop("changes a tensor with a gradient")
+        return tensor
+
+    def reduction(self, op: Value | None) -> ConstantValue:
+        if op is None:
+            return ConstantValue(SUM)
+        kind = op.realize()
+        if not isinstance(kind, ReductionValue) or not hasattr(dist.ReduceOp, kind.reduction.name):
+            self.stop("reduces in a way of its own")
+        return ConstantValue(kind.reduction.name)
+
+    def whole(self, value: Value | None) -> int | None:
+        if value is None or is_none(value):
+            return None
+        number = protocols.as_constant(self._tracer, value)
+        return number if type(number) is int else self.stop("is given something else than a whole number")
+
+    def record(self, node: Callable[..., Any], *args: Value) -> Value:
+        collectives.operations()
+        self._tracer.graph.op("call_function", node, _first, [*args, ConstantValue(self.group.number)], {})
+        return ConstantValue(None)
+
+
+def _has_history(node: torch.fx.Node) -> bool:
+    example = node.meta.get("example_value")
+    return isinstance(example, torch.Tensor) and example.requires_grad
+
+
+def _first(*args: Any) -> Any:
+    """What the nodes give: what they were given to change."""
+    return args[0] if args and not isinstance(args[0], int) else None
+
+
+@handles(*torch_compat.collective("all_reduce"))
+def _all_reduce(
+    tracer: Tracer, /, tensor: Value, op: Value | None = None, group: Value | None = None,
+    async_op: Value | None = None,
+) -> Value:  # fmt: skip
+    call = Call(tracer, "all_reduce", group, async_op)
+    return call.record(collectives.all_reduce_, call.writes(tensor), call.reduction(op))
+
+
+@handles(*torch_compat.collective("broadcast"))
+def _broadcast(
+    tracer: Tracer, /, tensor: Value, src: Value | None = None, group: Value | None = None,
+    async_op: Value | None = None, group_src: Value | None = None,
+) -> Value:  # fmt: skip
+    call = Call(tracer, "broadcast", group, async_op)
+    source, rank = call.whole(src), call.whole(group_src)
+    if (source is None) == (rank is None):
+        call.stop("has no source")
+    ranks = dist.get_process_group_ranks(call.group.group)
+    if source is None and rank is not None and 0 <= rank < len(ranks):
+        source = ranks[rank]
+    if source not in ranks:
+        call.stop("has a source that is not in the group")
+    return call.record(collectives.broadcast_, call.writes(tensor), ConstantValue(source))
+
+
+def _gathers(name: str) -> Callable[..., Value]:
+    def handler(
+        tracer: Tracer, /, output_tensor: Value, input_tensor: Value, group: Value | None = None,
+        async_op: Value | None = None,
+    ) -> Value:  # fmt: skip
+        call = Call(tracer, name, group, async_op)
+        into, tensor = call.writes(output_tensor), call.reads(input_tensor)
+        return call.record(collectives.all_gather_, into, tensor, ConstantValue(name))
+
+    return handler
+
+
+def _scatters(name: str) -> Callable[..., Value]:
+    def handler(
+        tracer: Tracer, /, output: Value, input: Value, op: Value | None = None, group: Value | None = None,
+        async_op: Value | None = None,
+    ) -> Value:  # fmt: skip
+        call = Call(tracer, name, group, async_op)
+        into, tensor, reduction = call.writes(output), call.reads(input), call.reduction(op)
+        return call.record(collectives.reduce_scatter_, into, tensor, ConstantValue(name), reduction)
+
+    return handler
+
+
+for _name in ("all_gather_into_tensor", "all_gather_single"):
+    handles(*torch_compat.collective(_name))(_gathers(_name))
+for _name in ("reduce_scatter_tensor", "reduce_scatter_single"):
+    handles(*torch_compat.collective(_name))(_scatters(_name))
+
+
+@handles(*torch_compat.collective("all_gather"))
+def _all_gather(
+    tracer: Tracer, /, tensor_list: Value, tensor: Value, group: Value | None = None, async_op: Value | None = None
+) -> Value:
+    call = Call(tracer, "all_gather", group, async_op)
+    parts = tensor_list.realize()
+    if not isinstance(parts, (ListValue, TupleValue)) or not parts.items:
+        call.stop("gathers into something else than a list")
+    into = [call.writes(part) for part in parts.items]
+    return call.record(collectives.all_gather_list_, ListValue(into), call.reads(tensor))
+
+
+@handles(*torch_compat.collective("all_to_all_single"))
+def _all_to_all_single(
+    tracer: Tracer, /, output: Value, input: Value, output_split_sizes: Value | None = None,
+    input_split_sizes: Value | None = None, group: Value | None = None, async_op: Value | None = None,
+) -> Value:  # fmt: skip
+    call = Call(tracer, "all_to_all_single", group, async_op)
+    into, tensor = call.writes(output), call.reads(input)
+    sizes = [_split_sizes(tracer, value) for value in (output_split_sizes, input_split_sizes)]
+    return call.record(collectives.all_to_all_, into, tensor, *sizes)
+
+
+def _split_sizes(tracer: Tracer, value: Value | None) -> Value:
+    if value is None or is_none(value):
+        return ConstantValue(None)
+    sizes = [protocols.as_constant(tracer, size) for size in protocols.unpack(tracer, value)]
+    return ListValue([ConstantValue(size) for size in sizes])
+
+
+@handles(*torch_compat.collective("barrier"))
+def _barrier(
+    tracer: Tracer, /, group: Value | None = None, async_op: Value | None = None, device_ids: Value | None = None
+) -> Value:
+    call = Call(tracer, "barrier", group, async_op)
+    if not is_none(device_ids):
+        call.stop("is told its devices")
+    return call.record(collectives.wait_for_all)
+
+
+def _asks(function: Callable[..., Any]) -> Callable[..., Value]:
+    def handler(tracer: Tracer, /, group: Value | None = None) -> Value:
+        answered = function(_group(tracer, group, f"torch.distributed.{function.__name__}").group)
+        return ConstantValue(answered)
+
+    return handler
+
+
+for _function in torch_compat.collective("get_world_size", "get_rank"):
+    handles(_function)(_asks(_function))
+HANDLERS.update({getter: lambda tracer, args, kwargs: _default_group(tracer) for getter in torch_compat.WORLD_GETTERS})
