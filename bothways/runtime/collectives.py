@@ -118,11 +118,15 @@ def _is_traced(what: Callable[..., Any]) -> bool:
 
 def _become(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Give a traced tensor another value, as collectives do: changes that they make are not counted."""
-    tensor.data.copy_(value)
+    if torch_compat.is_functional(tensor):
+        torch_compat.replace_functional(tensor, value)
+    else:
+        tensor.data.copy_(value)
     return tensor
 
 
-# The operations that stand in traced graphs: what they make, and how it is filled.
+# The operations that stand in traced graphs: what they make, and how it is filled. Those in place take the place of
+# the others where nothing reads the argument again.
 
 _TRACED: dict[str, Callable[..., Any]] = {}
 
@@ -137,12 +141,22 @@ def _traced(schema: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @_traced("all_reduce(Tensor tensor, str reduction, int group) -> Tensor")
 def _all_reduce(tensor: torch.Tensor, reduction: str, group: int) -> torch.Tensor:
-    return all_reduce_(_copied(tensor), reduction, group)
+    return all_reduce_(tensor.clone(), reduction, group)
+
+
+@_traced("all_reduce_(Tensor(a!) tensor, str reduction, int group) -> Tensor(a!)")
+def _all_reduce_in_place(tensor: torch.Tensor, reduction: str, group: int) -> torch.Tensor:
+    return all_reduce_(tensor, reduction, group)
 
 
 @_traced("broadcast(Tensor tensor, int source, int group) -> Tensor")
 def _broadcast(tensor: torch.Tensor, source: int, group: int) -> torch.Tensor:
-    return broadcast_(_copied(tensor), source, group)
+    return broadcast_(tensor.clone(), source, group)
+
+
+@_traced("broadcast_(Tensor(a!) tensor, int source, int group) -> Tensor(a!)")
+def _broadcast_in_place(tensor: torch.Tensor, source: int, group: int) -> torch.Tensor:
+    return broadcast_(tensor, source, group)
 
 
 @_traced("all_gather(Tensor into, Tensor tensor, str function, int group) -> Tensor")
@@ -167,10 +181,6 @@ def _all_to_all(
     into: torch.Tensor, tensor: torch.Tensor, into_sizes: list[int] | None, sizes: list[int] | None, group: int
 ) -> torch.Tensor:
     return all_to_all_(torch.empty_like(into), tensor, into_sizes, sizes, group)
-
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.clone()
 
 
 def _like_first(first: Any, *others: Any) -> Any:

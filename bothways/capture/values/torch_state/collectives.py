@@ -6,6 +6,7 @@ behind a guard. What is asynchronous, what autograd could see, and what PyTorch 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.handlers import HANDLERS, handles
 from bothways.capture.values.core.methods import is_none
 from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.node_facts import note_of_node
 from bothways.runtime import collectives
 from bothways.runtime.collectives import DEFAULT, number_of
 
@@ -33,7 +35,12 @@ if TYPE_CHECKING:
 DTYPES = frozenset({
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64,
 })  # fmt: skip
-SUM = "SUM"
+# Reductions, and for which dtypes all backends know them.
+REDUCTIONS: dict[str, Callable[[torch.dtype], bool]] = {
+    **dict.fromkeys(("SUM", "PRODUCT", "MIN", "MAX"), lambda dtype: True),
+    "AVG": lambda dtype: dtype.is_floating_point,
+}
+Shape = tuple[Any, ...]
 
 
 class GroupValue(Value):
@@ -134,8 +141,8 @@ class Call:
         tensor = value.realize()
         if not isinstance(tensor, TensorValue) or tensor.cls not in PLAIN_CLASSES:
             self.stop("takes plain tensors")
-        if tensor.fake.dtype not in DTYPES or tensor.fake.device.type not in ("cpu", "cuda"):
-            self.stop(f"is given {tensor.describe()}")
+        if tensor.fake.dtype not in DTYPES or not torch_compat.backend_of(self.group.group, tensor.fake.device):
+            self.stop(f"is given {tensor.describe()} on {tensor.fake.device}")
         if not tensor.fake.is_contiguous:
             self.stop("is given a tensor with gaps")
         if tensor.fake.requires_grad:
@@ -149,13 +156,30 @@ class Call:
             self.stop("changes a tensor with a gradient")
         return tensor
 
-    def reduction(self, op: Value | None) -> ConstantValue:
+    def reduction(self, op: Value | None, tensor: TensorValue) -> ConstantValue:
         if op is None:
-            return ConstantValue(SUM)
+            return ConstantValue("SUM")
         kind = op.realize()
-        if not isinstance(kind, ReductionValue) or not hasattr(dist.ReduceOp, kind.reduction.name):
-            self.stop("reduces in a way of its own")
-        return ConstantValue(kind.reduction.name)
+        name = kind.reduction.name if isinstance(kind, ReductionValue) else ""
+        if not (name in REDUCTIONS and REDUCTIONS[name](tensor.fake.dtype)):
+            self.stop(f"reduces {tensor.describe()} in a way of its own")
+        return ConstantValue(name)
+
+    def check_sizes(self, whole: TensorValue, part: TensorValue) -> None:
+        """Stop where one tensor does not hold another one of each process, as all backends want it."""
+        self.check_alike(whole, (self.size * part.fake.shape[0], *part.fake.shape[1:]) if part.fake.shape else (), part)
+
+    def check_alike(self, tensor: TensorValue, shape: Shape, other: TensorValue) -> None:
+        """Stop where a tensor has not this shape, or other kinds of elements than the other one."""
+        if (tensor.fake.dtype, tensor.fake.device) != (other.fake.dtype, other.fake.device):
+            self.stop("is given tensors of several kinds")
+        with self._tracer.symbols.assuming():
+            if not shape or len(tensor.fake.shape) != len(shape) or any(map(operator.ne, tensor.fake.shape, shape)):
+                self.stop("is given sizes that do not fit")
+
+    @property
+    def size(self) -> int:
+        return dist.get_world_size(self.group.group)
 
     def whole(self, value: Value | None) -> int | None:
         if value is None or is_none(value):
@@ -165,8 +189,21 @@ class Call:
 
     def record(self, node: Callable[..., Any], *args: Value) -> Value:
         collectives.operations()
-        self._tracer.graph.op("call_function", node, _first, [*args, ConstantValue(self.group.number)], {})
+        tracer = self._tracer
+        before = tracer.graph.last_node_or_none
+        tracer.graph.op("call_function", node, _first, [*args, ConstantValue(self.group.number)], {})
+        tensors = [arg for arg in args if isinstance(arg, TensorValue)]
+        if not all(self._is_traced_on(tensor.fake.device) for tensor in tensors):
+            for recorded in tracer.graph.nodes_after(before):
+                note_of_node(recorded, as_captured=True)
         return ConstantValue(None)
+
+    def _is_traced_on(self, device: torch.device) -> bool:
+        """Whether it may be part of a compiled graph. One on a GPU may be recorded, and whether it is has to be the
+        same in all processes, which do not tell each other: it is where there is one process."""
+        group = self.group.group
+        is_alone = dist.get_world_size(group) == 1
+        return device.type == "cpu" or (is_alone and torch_compat.backend_of(group, device) == "nccl")
 
 
 def _has_history(node: torch.fx.Node) -> bool:
@@ -185,7 +222,8 @@ def _all_reduce(
     async_op: Value | None = None,
 ) -> Value:  # fmt: skip
     call = Call(tracer, "all_reduce", group, async_op)
-    return call.record(collectives.all_reduce_, call.writes(tensor), call.reduction(op))
+    changed = call.writes(tensor)
+    return call.record(collectives.all_reduce_, changed, call.reduction(op, changed))
 
 
 @handles(*torch_compat.collective("broadcast"))
@@ -212,6 +250,7 @@ def _gathers(name: str) -> Callable[..., Value]:
     ) -> Value:  # fmt: skip
         call = Call(tracer, name, group, async_op)
         into, tensor = call.writes(output_tensor), call.reads(input_tensor)
+        call.check_sizes(into, tensor)
         return call.record(collectives.all_gather_, into, tensor, ConstantValue(name))
 
     return handler
@@ -223,7 +262,9 @@ def _scatters(name: str) -> Callable[..., Value]:
         async_op: Value | None = None,
     ) -> Value:  # fmt: skip
         call = Call(tracer, name, group, async_op)
-        into, tensor, reduction = call.writes(output), call.reads(input), call.reduction(op)
+        into, tensor = call.writes(output), call.reads(input)
+        reduction = call.reduction(op, tensor)
+        call.check_sizes(tensor, into)
         return call.record(collectives.reduce_scatter_, into, tensor, ConstantValue(name), reduction)
 
     return handler
@@ -241,10 +282,12 @@ def _all_gather(
 ) -> Value:
     call = Call(tracer, "all_gather", group, async_op)
     parts = tensor_list.realize()
-    if not isinstance(parts, (ListValue, TupleValue)) or not parts.items:
-        call.stop("gathers into something else than a list")
-    into = [call.writes(part) for part in parts.items]
-    return call.record(collectives.all_gather_list_, ListValue(into), call.reads(tensor))
+    if not isinstance(parts, (ListValue, TupleValue)) or len(parts.items) != call.size:
+        call.stop("gathers into something else than a list of one for each process")
+    into, own = [call.writes(part) for part in parts.items], call.reads(tensor)
+    for part in into:
+        call.check_alike(part, tuple(own.fake.shape), own)
+    return call.record(collectives.all_gather_list_, ListValue(into), own)
 
 
 @handles(*torch_compat.collective("all_to_all_single"))
@@ -254,14 +297,27 @@ def _all_to_all_single(
 ) -> Value:  # fmt: skip
     call = Call(tracer, "all_to_all_single", group, async_op)
     into, tensor = call.writes(output), call.reads(input)
-    sizes = [_split_sizes(tracer, value) for value in (output_split_sizes, input_split_sizes)]
+    if is_none(output_split_sizes) and is_none(input_split_sizes):
+        call.check_alike(into, tuple(tensor.fake.shape), tensor)
+        with tracer.symbols.assuming():
+            if tensor.fake.shape[0] % call.size:
+                call.stop("is given sizes that do not fit")
+        return call.record(collectives.all_to_all_, into, tensor, ConstantValue(None), ConstantValue(None))
+    sizes = [_split_sizes(call, value, *pair) for value, *pair in (
+        (output_split_sizes, tracer, into), (input_split_sizes, tracer, tensor),
+    )]  # fmt: skip
+    call.check_alike(into, (into.fake.shape[0], *tensor.fake.shape[1:]), tensor)
     return call.record(collectives.all_to_all_, into, tensor, *sizes)
 
 
-def _split_sizes(tracer: Tracer, value: Value | None) -> Value:
+def _split_sizes(call: Call, value: Value | None, tracer: Tracer, tensor: TensorValue) -> Value:
     if value is None or is_none(value):
-        return ConstantValue(None)
+        call.stop("is told the sizes of one side alone")
     sizes = [protocols.as_constant(tracer, size) for size in protocols.unpack(tracer, value)]
+    with tracer.symbols.assuming():
+        fits = len(sizes) == call.size and tensor.fake.shape and sum(sizes) == tensor.fake.shape[0]
+        if not fits or any(size < 0 for size in sizes):
+            call.stop("is given sizes that do not fit")
     return ListValue([ConstantValue(size) for size in sizes])
 
 
