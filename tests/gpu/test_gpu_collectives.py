@@ -1,15 +1,16 @@
-"""Collectives inside of compiled steps on a GPU: with a group of one they are recorded with the rest, as one CUDA graph.
+"""Collectives inside of compiled steps on a GPU: in a group of one they are recorded with the rest, as one CUDA graph.
 
-Each test starts a process of its own, in which a group can be made and destroyed.
+Each test runs a process of its own, in which a group is made and destroyed.
 """
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed
-from pythons import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,17 +23,27 @@ pytestmark = [
 ]
 
 BEGIN = """
-import sys
+import faulthandler, sys, warnings
 import torch, torch.distributed as dist
 from torch import nn
 import bothways
 
+faulthandler.dump_traceback_later(100, exit=True)
+warnings.simplefilter("ignore")
 torch.cuda.set_device(0)
-dist.init_process_group("nccl", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
 
 
-def trained(compiled, calls=8):
-    torch.manual_seed(0)
+def begin(backend="nccl"):
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+
+
+def batches(count=8):
+    generator = torch.Generator("cuda").manual_seed(1)
+    return [torch.randn(32, 64, device="cuda", generator=generator) for _ in range(count)]
+
+
+def step_of(seed=0):
+    torch.manual_seed(seed)
     layers = [nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU()) for _ in range(4)]
     model = nn.Sequential(*layers, nn.Linear(64, 8)).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -49,48 +60,93 @@ def trained(compiled, calls=8):
         dist.all_reduce(total)
         return total
 
-    run = bothways.compile(step, fullgraph=True) if compiled else step
-    generator = torch.Generator("cuda").manual_seed(1)
-    batches = [torch.randn(32, 64, device="cuda", generator=generator) for _ in range(calls)]
-    losses = []
-    for number, batch in enumerate(batches):
-        losses.append(run(batch))
-        if number == 0 and compiled:
-            print("first", flush=True)
-    return losses, [parameter.detach() for parameter in model.parameters()], run
-"""
+    return step, model
 
-ONE_GRAPH = """
-expected, theirs, _ = trained(False)
-losses, ours, run = trained(True)
-torch.testing.assert_close(losses, expected)
-torch.testing.assert_close(ours, theirs)
-replays = [one for each in bothways.history(run) for one in each.replays]
-print(replays)
-assert [one.recordings for one in replays if one.recordings], replays
-kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-batch = torch.randn(32, 64, device="cuda")
-run(batch)
-torch.cuda.synchronize()
-with torch.profiler.profile(activities=kinds, acc_events=True) as recorded:
-    run(batch)
+
+def compare(run=None, **options):
+    plain, theirs = step_of()
+    step, ours = step_of()
+    compiled = bothways.compile(step, **options)
+    for batch in batches():
+        torch.testing.assert_close(compiled(batch), plain(batch))
+    torch.testing.assert_close([*ours.parameters()], [*theirs.parameters()])
+    return compiled
+
+
+def recordings(compiled):
+    return [one for each in bothways.history(compiled) for one in each.replays if one.recordings]
+
+
+def launches(run):
+    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     torch.cuda.synchronize()
-host = [event.name for event in recorded.events() if event.device_type == torch.autograd.DeviceType.CPU]
-print(sorted(set(host)))
-print([ (event.name, event.device_type) for event in recorded.events() if 'nccl' in event.name.lower()][:10])
-assert host.count("cudaGraphLaunch") == 1, host
-assert not any(name.startswith("nccl:") or "ncclDevKernel" in name for name in host), host
-dist.destroy_process_group()
-print("done")
+    with torch.profiler.profile(activities=kinds, acc_events=True) as recorded:
+        run()
+        torch.cuda.synchronize()
+    names = [event.name for event in recorded.events() if event.device_type == torch.autograd.DeviceType.CPU]
+    return [name for name in names if "Launch" in name or name.startswith(("nccl", "c10d"))]
 """
 
+PROGRAMS = {
+    "a whole step is one CUDA graph": """
+begin()
+compiled = compare()
+assert len(recordings(compiled)) == 1, [str(one) for each in bothways.history(compiled) for one in each.replays]
+[batch] = batches(1)
+compiled(batch)
+names = launches(lambda: compiled(batch))
+assert names.count("cudaGraphLaunch") == 1 and not [name for name in names if name.startswith("c10d")], names
+assert len(names) < 5, names
+dist.destroy_process_group()
+""",
+    "it goes on in another group": """
+begin()
+compiled = compare()
+for _ in range(2):
+    dist.destroy_process_group()
+    begin()
+    for batch in batches():
+        compiled(batch)
+assert len(recordings(compiled)) >= 1
+dist.destroy_process_group()
+""",
+    "each of them": """
+begin()
 
-def run_alone(text, tmp_path):
+def exchanges(x):
+    for _ in range(4):
+        half = x[:1] * 2
+        dist.all_reduce(half, op=dist.ReduceOp.MAX)
+        dist.broadcast(half, 0)
+        whole, parts, back, other = torch.empty_like(half), [torch.empty_like(half)], x[:1] * 0, torch.empty_like(half)
+        dist.all_gather_into_tensor(whole, half)
+        dist.all_gather(parts, half + 1)
+        dist.reduce_scatter_tensor(back, whole)
+        dist.all_to_all_single(other, parts[0] * 1)
+        x = torch.sin(x + back + other) * whole
+        dist.all_reduce(x, dist.ReduceOp.AVG, dist.group.WORLD)
+    return x
+
+compiled = bothways.compile(exchanges, fullgraph=True)
+x = torch.randn(4, 1000, device="cuda")
+for _ in range(6):
+    x = x * 1.1
+    torch.testing.assert_close(compiled(x), exchanges(x))
+assert len(recordings(compiled)) == 1, [str(one) for each in bothways.history(compiled) for one in each.replays]
+dist.destroy_process_group()
+""",
+    "gloo is waited for between two graphs": """
+begin("gloo")
+compiled = compare()
+dist.destroy_process_group()
+""",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_collectives(name, tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(BEGIN + text)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NCCL_SOCKET_IFNAME": "lo"}
-    run_python([script, str(tmp_path / "store")], env=environment, check=True)
-
-
-def test_a_step_that_sums_gradients_is_one_cuda_graph(tmp_path):
-    run_alone(ONE_GRAPH, tmp_path)
+    script.write_text(BEGIN + PROGRAMS[name])
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -150,10 +150,10 @@ class Call:
         return tensor
 
     def writes(self, value: Value) -> TensorValue:
-        """The same of what is changed, which is nothing that a backward has kept: that is not noticed."""
+        """The same of what is changed, which is no memory of an input with a gradient: nothing would count that."""
         tensor = self.reads(value)
         if any(_has_history(node) for node in path_of(tensor.node)):
-            self.stop("changes a tensor with a gradient")
+            self.stop("changes an input with a gradient")
         return tensor
 
     def reduction(self, op: Value | None, tensor: TensorValue) -> ConstantValue:
