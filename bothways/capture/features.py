@@ -80,10 +80,11 @@ from bothways.capture.wrap import COMPILED, library_value
 # Each adds its rows to the tables when it is loaded.
 FEATURES = (
     anomaly, assumptions, attention_masks, autograd_functions, averages, backwards, builtin_functions, builtin_types,
-    caught_warnings, changing_data, clipping, collectives, constructors, data_checks, data_numbers, data_sizes, dict_methods,
-    formatting, function_modes, gradients, hooks, instance_dicts, late_arrays, mapped, modules, numpy_calls,
-    numpy_dtypes, object_methods, old_variables, opcodes, optimizer_steps, own_graphs, partials, saved_tensors,
-    scaled_steps, schedules, sequences, settings, tensor_state, tensor_subclasses, torch_contexts, transforms,
+    caught_warnings, changing_data, clipping, collectives, constructors, data_checks, data_numbers, data_sizes,
+    dict_methods, formatting, function_modes, gradients, hooks, instance_dicts, late_arrays, mapped, modules,
+    numpy_calls, numpy_dtypes, object_methods, old_variables, opcodes, optimizer_steps, own_graphs, partials,
+    saved_tensors, scaled_steps, schedules, sequences, settings, tensor_state, tensor_subclasses, torch_contexts,
+    transforms,
 )  # fmt: skip
 
 linked.link(

@@ -30,13 +30,13 @@ _groups: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 def number_of(group: Any = None) -> int:
     """The number of a process group, the default one for None, which no other has had in this process; 0 where what it
     is asked for does not run at once, or not at all."""
-    found = torch_compat.group_in_use(group)
-    if found is None:
+    used = torch_compat.group_in_use(group)
+    if used is None:
         return 0
-    number = _numbers.get(found)
+    number = _numbers.get(used)
     if number is None:
-        number = _numbers.setdefault(found, next(_counter))
-        _groups[number] = found
+        number = _numbers.setdefault(used, next(_counter))
+        _groups[number] = used
     return number
 
 

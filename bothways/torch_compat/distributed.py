@@ -38,9 +38,9 @@ def group_in_use(group: Any = None) -> Any:
 def backend_of(group: Any, device: torch.device) -> str:
     """What a process group runs on for tensors on a device: gloo or nccl, nothing for others."""
     try:
-        found = group._get_backend(device)
+        backend = group._get_backend(device)
     except RuntimeError:  # there is none for this device
         return ""
     kinds = {"gloo": "ProcessGroupGloo", "nccl": "ProcessGroupNCCL"}
     classes = {name: getattr(torch.distributed, kind, None) for name, kind in kinds.items()}
-    return next((name for name, kind in classes.items() if kind is not None and isinstance(found, kind)), "")
+    return next((name for name, kind in classes.items() if kind is not None and isinstance(backend, kind)), "")

@@ -118,12 +118,11 @@ def exchanges(x):
         half = x[:1] * 2
         dist.all_reduce(half, op=dist.ReduceOp.MAX)
         dist.broadcast(half, 0)
-        whole, parts, back, other = torch.empty_like(half), [torch.empty_like(half)], x[:1] * 0, torch.empty_like(half)
+        whole, parts, back = torch.empty_like(half), [torch.empty_like(half)], x[:1] * 0
         dist.all_gather_into_tensor(whole, half)
         dist.all_gather(parts, half + 1)
         dist.reduce_scatter_tensor(back, whole)
-        dist.all_to_all_single(other, parts[0] * 1)
-        x = torch.sin(x + back + other) * whole
+        x = torch.sin(x + back + parts[0]) * whole
         dist.all_reduce(x, dist.ReduceOp.AVG, dist.group.WORLD)
     return x
 
@@ -133,6 +132,24 @@ for _ in range(6):
     x = x * 1.1
     torch.testing.assert_close(compiled(x), exchanges(x))
 assert len(recordings(compiled)) == 1, [str(one) for each in bothways.history(compiled) for one in each.replays]
+dist.destroy_process_group()
+""",
+    "what is sent is no part of one": """
+begin()
+
+def sends(x):
+    for _ in range(8):
+        x = torch.sin(x) * torch.cos(x) + x.sum()
+    other = torch.empty_like(x)
+    dist.all_to_all_single(other, x)
+    for _ in range(8):
+        other = torch.sin(other) * torch.cos(other) + other.sum()
+    return other
+
+compiled = bothways.compile(sends, fullgraph=True)
+for _ in range(6):
+    x = torch.randn(4, 1000, device="cuda")
+    torch.testing.assert_close(compiled(x), sends(x))
 dist.destroy_process_group()
 """,
     "gloo is waited for between two graphs": """

@@ -174,7 +174,8 @@ def _sections(
     places = _places(nodes, grad, apart)
     hooked = {node.args[0] for node in nodes if _is_hooked(node) and _is_one_of_several(node)} if grad else set()
     captured = [
-        _goes_around_autograd(place, grad, apart, inside) or place.node in hooked or place.node in alone for place in places
+        _goes_around_autograd(place, grad, apart, inside) or place.node in hooked or place.node in alone
+        for place in places
     ]
     if places and places[-1].after.entered:  # a context that a part cannot leave open
         return [Section(nodes, as_captured=True)]

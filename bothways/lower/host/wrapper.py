@@ -203,14 +203,14 @@ class PythonWriter:
         }
 
     def _changed_by(self, number: int, call: Extern) -> dict[Memory, Memory]:
-        """What a collective gives, which takes the place of what it is given where that is used for the last time."""
-        given = call.args[0] if call.args else None
+        """What a collective gives, which takes the place of what it is called with where that is used last."""
         is_ours = torch_compat.is_plain_overload(call.target) and call.target.namespace == "bothways"
-        if not (is_ours and ops.of(call.target).copies_first and isinstance(given, Buffer)):
+        operand, result = (call.args or (None,))[0], call.results[0] if call.results else None
+        if result is None or not (is_ours and ops.of(call.target).copies_first and isinstance(operand, Buffer)):
             return {}
-        memory, result = given.memory, call.results[0]
+        memory = operand.memory
         is_last = self._plan.last.get(memory) == number and self._is_own(memory)
-        is_whole = result is not None and _kind(memory) == _kind(result) and self.tensor(given) == memory.name
+        is_whole = _kind(memory) == _kind(result) and self.tensor(operand) == memory.name
         is_whole = is_whole and memory not in self._overwritten.values()
         return {result: memory} if is_last and is_whole and not isinstance(memory.producer, Extern) else {}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -122,7 +122,7 @@ def _group(tracer: Tracer, value: Value | None, what: str) -> GroupValue:
     return group
 
 
-class Call:
+class CollectiveCall:
     """One call of a collective, checked before it is recorded."""
 
     def __init__(self, tracer: Tracer, what: str, group: Value | None, async_op: Value | None) -> None:
@@ -133,7 +133,7 @@ class Call:
         tracer.graph.levels.refuse_all(self.what)
         self.group = _group(tracer, group, self.what)
 
-    def stop(self, why: str) -> Any:
+    def stop(self, why: str) -> NoReturn:
         self._tracer.stop("call_unknown", f"{self.what} {why}")
 
     def reads(self, value: Value) -> TensorValue:
@@ -185,7 +185,9 @@ class Call:
         if value is None or is_none(value):
             return None
         number = protocols.as_constant(self._tracer, value)
-        return number if type(number) is int else self.stop("is given something else than a whole number")
+        if type(number) is not int:
+            self.stop("is given something else than a whole number")
+        return number
 
     def record(self, node: Callable[..., Any], *args: Value) -> Value:
         collectives.operations()
@@ -193,17 +195,17 @@ class Call:
         before = tracer.graph.last_node_or_none
         tracer.graph.op("call_function", node, _first, [*args, ConstantValue(self.group.number)], {})
         tensors = [arg for arg in args if isinstance(arg, TensorValue)]
-        if not all(self._is_traced_on(tensor.fake.device) for tensor in tensors):
+        if not all(self._is_traced_on(tensor.fake.device, node) for tensor in tensors):
             for recorded in tracer.graph.nodes_after(before):
                 note_of_node(recorded, as_captured=True)
         return ConstantValue(None)
 
-    def _is_traced_on(self, device: torch.device) -> bool:
+    def _is_traced_on(self, device: torch.device, node: Callable[..., Any]) -> bool:
         """Whether it may be part of a compiled graph. One on a GPU may be recorded, and whether it is has to be the
-        same in all processes, which do not tell each other: it is where there is one process."""
-        group = self.group.group
-        is_alone = dist.get_world_size(group) == 1
-        return device.type == "cpu" or (is_alone and torch_compat.backend_of(group, device) == "nccl")
+        same in all processes, which do not tell each other: it is where there is one process. Even there what is sent
+        is kept by NCCL, which ends no group before all graphs that send are gone."""
+        is_alone = self.size == 1 and node is not collectives.all_to_all_
+        return device.type == "cpu" or (is_alone and torch_compat.backend_of(self.group.group, device) == "nccl")
 
 
 def _has_history(node: torch.fx.Node) -> bool:
@@ -221,7 +223,7 @@ def _all_reduce(
     tracer: Tracer, /, tensor: Value, op: Value | None = None, group: Value | None = None,
     async_op: Value | None = None,
 ) -> Value:  # fmt: skip
-    call = Call(tracer, "all_reduce", group, async_op)
+    call = CollectiveCall(tracer, "all_reduce", group, async_op)
     changed = call.writes(tensor)
     return call.record(collectives.all_reduce_, changed, call.reduction(op, changed))
 
@@ -231,7 +233,7 @@ def _broadcast(
     tracer: Tracer, /, tensor: Value, src: Value | None = None, group: Value | None = None,
     async_op: Value | None = None, group_src: Value | None = None,
 ) -> Value:  # fmt: skip
-    call = Call(tracer, "broadcast", group, async_op)
+    call = CollectiveCall(tracer, "broadcast", group, async_op)
     source, rank = call.whole(src), call.whole(group_src)
     if (source is None) == (rank is None):
         call.stop("has no source")
@@ -248,7 +250,7 @@ def _gathers(name: str) -> Callable[..., Value]:
         tracer: Tracer, /, output_tensor: Value, input_tensor: Value, group: Value | None = None,
         async_op: Value | None = None,
     ) -> Value:  # fmt: skip
-        call = Call(tracer, name, group, async_op)
+        call = CollectiveCall(tracer, name, group, async_op)
         into, tensor = call.writes(output_tensor), call.reads(input_tensor)
         call.check_sizes(into, tensor)
         return call.record(collectives.all_gather_, into, tensor, ConstantValue(name))
@@ -261,7 +263,7 @@ def _scatters(name: str) -> Callable[..., Value]:
         tracer: Tracer, /, output: Value, input: Value, op: Value | None = None, group: Value | None = None,
         async_op: Value | None = None,
     ) -> Value:  # fmt: skip
-        call = Call(tracer, name, group, async_op)
+        call = CollectiveCall(tracer, name, group, async_op)
         into, tensor = call.writes(output), call.reads(input)
         reduction = call.reduction(op, tensor)
         call.check_sizes(tensor, into)
@@ -280,14 +282,14 @@ for _name in ("reduce_scatter_tensor", "reduce_scatter_single"):
 def _all_gather(
     tracer: Tracer, /, tensor_list: Value, tensor: Value, group: Value | None = None, async_op: Value | None = None
 ) -> Value:
-    call = Call(tracer, "all_gather", group, async_op)
+    call = CollectiveCall(tracer, "all_gather", group, async_op)
     parts = tensor_list.realize()
     if not isinstance(parts, (ListValue, TupleValue)) or len(parts.items) != call.size:
         call.stop("gathers into something else than a list of one for each process")
-    into, own = [call.writes(part) for part in parts.items], call.reads(tensor)
+    own, into = call.reads(tensor), [call.writes(part) for part in parts.items]
     for part in into:
         call.check_alike(part, tuple(own.fake.shape), own)
-    return call.record(collectives.all_gather_list_, ListValue(into), own)
+    return call.record(collectives.all_gather_list_, ListValue([*into]), own)
 
 
 @handles(*torch_compat.collective("all_to_all_single"))
@@ -295,28 +297,28 @@ def _all_to_all_single(
     tracer: Tracer, /, output: Value, input: Value, output_split_sizes: Value | None = None,
     input_split_sizes: Value | None = None, group: Value | None = None, async_op: Value | None = None,
 ) -> Value:  # fmt: skip
-    call = Call(tracer, "all_to_all_single", group, async_op)
+    call = CollectiveCall(tracer, "all_to_all_single", group, async_op)
     into, tensor = call.writes(output), call.reads(input)
-    if is_none(output_split_sizes) and is_none(input_split_sizes):
-        call.check_alike(into, tuple(tensor.fake.shape), tensor)
-        with tracer.symbols.assuming():
-            if tensor.fake.shape[0] % call.size:
-                call.stop("is given sizes that do not fit")
-        return call.record(collectives.all_to_all_, into, tensor, ConstantValue(None), ConstantValue(None))
-    sizes = [_split_sizes(call, value, *pair) for value, *pair in (
-        (output_split_sizes, tracer, into), (input_split_sizes, tracer, tensor),
-    )]  # fmt: skip
-    call.check_alike(into, (into.fake.shape[0], *tensor.fake.shape[1:]), tensor)
+    shape = tuple(tensor.fake.shape)
+    call.check_alike(into, (*into.fake.shape[:1], *shape[1:]) if shape else (), tensor)
+    sizes = [
+        _split_sizes(tracer, call, value, side)
+        for value, side in ((output_split_sizes, into), (input_split_sizes, tensor))
+    ]
     return call.record(collectives.all_to_all_, into, tensor, *sizes)
 
 
-def _split_sizes(call: Call, value: Value | None, tracer: Tracer, tensor: TensorValue) -> Value:
+def _split_sizes(tracer: Tracer, call: CollectiveCall, value: Value | None, tensor: TensorValue) -> Value:
+    """How much of one side belongs to each process."""
+    length = tensor.fake.shape[0]
     if value is None or is_none(value):
-        call.stop("is told the sizes of one side alone")
+        with tracer.symbols.assuming():
+            if length % call.size:
+                call.stop("is given sizes that do not fit")
+        return ConstantValue(None)
     sizes = [protocols.as_constant(tracer, size) for size in protocols.unpack(tracer, value)]
     with tracer.symbols.assuming():
-        fits = len(sizes) == call.size and tensor.fake.shape and sum(sizes) == tensor.fake.shape[0]
-        if not fits or any(size < 0 for size in sizes):
+        if len(sizes) != call.size or sum(sizes) != length or any(size < 0 for size in sizes):
             call.stop("is given sizes that do not fit")
     return ListValue([ConstantValue(size) for size in sizes])
 
@@ -325,7 +327,7 @@ def _split_sizes(call: Call, value: Value | None, tracer: Tracer, tensor: Tensor
 def _barrier(
     tracer: Tracer, /, group: Value | None = None, async_op: Value | None = None, device_ids: Value | None = None
 ) -> Value:
-    call = Call(tracer, "barrier", group, async_op)
+    call = CollectiveCall(tracer, "barrier", group, async_op)
     if not is_none(device_ids):
         call.stop("is told its devices")
     return call.record(collectives.wait_for_all)
