@@ -1,4 +1,4 @@
-"""Steps with collectives in them that are replayed: with fake graphs on the CPU the group runs on gloo, else on NCCL."""
+"""Steps with collectives in them that are replayed: on the CPU, with fake graphs, by gloo, else by NCCL."""
 
 import pytest
 import torch
