@@ -6,10 +6,11 @@ Python. Misses of one function are handled one at a time, hits take no lock.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +30,6 @@ from bothways.driver.hooks import compiled_hook
 from bothways.driver.pools import Pool, forget_pools, settings_now, shared_pool
 from bothways.driver.redefined import passed
 from bothways.errors import Break, Unsupported
-from bothways.locks import Lock
 from bothways.pipeline import MissedCall, Options, Verdict, compile_call
 from bothways.record import logs
 from bothways.record.compilation import Compilation, Conclusion
@@ -125,9 +125,15 @@ class CompiledFunction:
     def history(self) -> History:
         return self._pool.history
 
-    @property
-    def _lock(self) -> Lock:
-        return self._pool.lock
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """With the lock of the pool: of the one that it is in now, where a reset came while this thread waited."""
+        while True:
+            pool = self._pool
+            with pool.lock:
+                if self._pool is pool:
+                    yield
+                    return
 
     def stand(self, stance: stances.Stance) -> None:
         """Do with calls what a stance says."""
@@ -171,7 +177,7 @@ class CompiledFunction:
             if self._pool.budget.pause > 0:
                 self._pool.budget.pause -= 1
                 return self._plain(values)
-            with self._lock:
+            with self._locked():
                 begin = limits.clock()
                 program = self._program_for(values)
                 in_vain, end = self._pool.in_vain, limits.clock()
@@ -196,7 +202,7 @@ class CompiledFunction:
 
     def _came_through(self, program: Program | None, in_vain: Break, capturing: float, running: float) -> None:
         """A call was captured in vain, and plain Python did not raise. (What raises has only the limit.)"""
-        with self._lock:
+        with self._locked():
             if in_vain.code == "op_failed" and program is not None and not self.options.fullgraph:
                 # The operation works, or its error is caught: from now on it is a break and no more.
                 self.history.disbelieved.add(in_vain.where)
@@ -211,14 +217,14 @@ class CompiledFunction:
         From now on calls go to a compiled function that has the signature of the moment.
         """
         args, kwargs = passed(self._body, values)
-        with self._lock:
+        with self._locked():
             self.reset()
             self._succeeded = self._through
             self.dispatcher.redirect(INSTEAD, self._succeeded)
         return self._through(*args, **kwargs)
 
     def _through(self, *args: Any, **kwargs: Any) -> Any:
-        with self._lock:
+        with self._locked():
             if self._successor is None or not self._body.holds():
                 self._body = Body.of(self.original)
                 self._successor = self._pool.part(self.original) if self._may_begin_again() else self.original
@@ -383,7 +389,7 @@ class CompiledFunction:
         return self._plain(values)
 
     def _end_program(self, program: Program, end: Break) -> None:
-        with self._lock:
+        with self._locked():
             self.dispatcher.drop(program)
             self._note_break(end, next((one for one in self.history.compilations if one.made is program), None))
             self._count_break(end)
