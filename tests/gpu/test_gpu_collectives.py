@@ -63,8 +63,7 @@ def step_of():
     return step, model
 
 
-def compared():
-    """A compiled step that has come to the same as a plain one, call by call."""
+def compared():  # a compiled step that has come to the same as a plain one, call by call
     plain, theirs = step_of()
     step, ours = step_of()
     compiled = bothways.compile(step, fullgraph=True)
