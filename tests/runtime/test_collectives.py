@@ -77,6 +77,36 @@ def test_a_step_that_sums_gradients_by_hand_is_one_graph(backend):
     torch.testing.assert_close([*ours.parameters()], [*plain.parameters()])
 
 
+def test_gradients_that_are_averaged_by_their_data_are_one_graph(backend):
+    """As PyTorch's tutorial has it."""
+    torch.manual_seed(0)
+    plain = nn.Linear(8, 4)
+    ours = copy.deepcopy(plain)
+
+    def step_of(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad.data, op=dist.ReduceOp.SUM)
+                parameter.grad.data /= 2.0
+            optimizer.step()
+            return loss.item()
+
+        return step
+
+    step, compiled = step_of(plain), bothways.compile(step_of(ours), backend=backend, fullgraph=True)
+    for _ in range(3):
+        x = torch.randn(3, 8)
+        assert compiled(x) == pytest.approx(step(x))
+    torch.testing.assert_close([*ours.parameters()], [*plain.parameters()])
+    [one] = bothways.history(compiled)
+    assert "captured:" not in str(one)
+
+
 def exchanges(x):
     """Each of those that are captured."""
     half = x[:1] * 2
