@@ -148,9 +148,8 @@ def differentiated(graph: torch.fx.GraphModule, inputs: list[Any], lowering: Low
     if writes_through(graph.graph):
         return as_captured(graph, "it writes through a view whose elements share memory")
     part = partial(_part, lowering)
-    chain = split(graph, inputs, part, grad=_is_differentiated(graph, inputs))
-    if chain is not None and _ends_inside(graph.graph) and split(graph, inputs, part, grad=False, inside=True) is None:
-        chain = None
+    is_one = _ends_inside(graph.graph) and split(graph, inputs, part, grad=False, inside=True) is None
+    chain = None if is_one else split(graph, inputs, part, grad=_is_differentiated(graph, inputs))
     return _whole(lowering, graph, inputs) if chain is None else chain.forward
 
 
