@@ -58,6 +58,23 @@ def test_several_kinds_of_numbers_in_order(backend):
     draws_agree(program, backend)
 
 
+def repeated(x):
+    count = random.randint(1, 2)
+    return torch.cat([x.repeat(count), x.repeat(3 - count) * 2]), count
+
+
+def cropped(x):
+    begin, bits = random.randrange(0, 2), random.getrandbits(1)
+    return (x[begin : begin + 2] * 2 if begin < 2 else x), x.detach()[bits + 1]
+
+
+@everywhere
+@pytest.mark.parametrize("program", [repeated, cropped], ids=lambda f: f.__name__)
+def test_what_is_drawn_lies_where_the_arguments_say(program, backend):
+    """Sizes and indices that are worked out of it are right without a look, so no call runs as plain Python."""
+    draws_agree(program, backend, calls=8)
+
+
 @everywhere
 def test_numbers_drawn_in_a_loop_of_a_callee(backend):
     def noisy(x, scale):
