@@ -68,7 +68,7 @@ from bothways.capture.values.tensors import (
 )
 from bothways.capture.values.tensors.arrays import as_index
 from bothways.capture.values.tensors.assumptions import takes_for_granted, usually
-from bothways.capture.values.tensors.known_data import known_truth
+from bothways.capture.values.tensors.known_data import known_sizes, known_truth
 from bothways.capture.values.tensors.late_choices import late_extreme
 from bothways.capture.values.tensors.late_numbers import LateNumber, late_math, late_truth
 from bothways.capture.values.tensors.late_texts import LateText, formatted, joined, late_text, shown
@@ -102,7 +102,7 @@ linked.link(
     class_attribute=class_attribute, construct=construct, derived=derived,
     fill_payload=fill_payload, format_text=format_text, formatted=formatted, grad_fn_of=grad_fn_of,
     handler_table=handler_table,
-    inline_call=inline_call, is_data_descriptor=is_data_descriptor, known_truth=known_truth,
+    inline_call=inline_call, is_data_descriptor=is_data_descriptor, known_sizes=known_sizes, known_truth=known_truth,
     late_extreme=late_extreme, late_math=late_math, late_truth=late_truth,
     joined=joined, late_text=late_text,
     library_value=library_value,
