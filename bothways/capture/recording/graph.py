@@ -33,6 +33,7 @@ from bothways.capture.shapes.fake_failures import meaning_of
 from bothways.capture.shapes.fakes import AsCaptured, Fake, FakeFailure
 from bothways.capture.shapes.refused_arguments import check_arguments
 from bothways.capture.shapes.refused_dtypes import gives_another_dtype, may_be_refused
+from bothways.capture.shapes.refused_kernels import check_kernel
 from bothways.capture.shapes.safe_operations import may_draw, may_fail
 from bothways.capture.shapes.warning_rules import kernel_warns
 from bothways.capture.values.collections.containers import ListValue, TupleValue
@@ -171,6 +172,7 @@ class GraphBuilder:
         try:
             check_arguments(_name_of(target), *arguments)
             result = fakes.run(run, *arguments)
+            check_kernel(kind, target, *arguments)
         except FakeFailure as failure:
             self._explain_failure(target, failure)
         as_captured = may_be_refused(_name_of(target), *arguments) or gives_another_dtype(run, *arguments)
