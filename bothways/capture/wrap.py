@@ -177,7 +177,7 @@ def _look_text(tracer: Tracer, obj: str, source: Source) -> Value:
 
 def _look_number(tracer: Tracer, obj: int | float, source: Source) -> Value:
     symbol = tracer.symbols.number(obj, source)
-    return _look_constant(tracer, obj, source) if symbol is None else NumberValue(symbol, source)
+    return _look_constant(tracer, obj, source) if symbol is None else NumberValue(symbol, source, obj)
 
 
 def _look_number_of_numpy(tracer: Tracer, obj: Any, source: Source) -> Value:

@@ -5,6 +5,7 @@ Values go in, Values come out; shapes are worked out by ``fakes``. It never runs
 
 from __future__ import annotations
 
+import itertools
 import keyword
 import math
 import operator
@@ -404,12 +405,16 @@ class GraphBuilder:
         """Whether it does something to the world that cannot be undone."""
         return any(map(acts_outside, self.graph.nodes))
 
+    def until_it_acts(self) -> list[torch.fx.Node]:
+        """The nodes before the first that does what cannot be undone: where they fail, plain Python runs the call."""
+        return list(itertools.takewhile(lambda node: not acts_outside(node), self.graph.nodes))
+
     def written_inputs(self) -> list[list[int]]:
-        """Positions of the inputs that operations write to, for each way in which they do (``changes.Written``)."""
+        """Positions of the inputs that operations write to before it acts, for each way in which they do
+        (``changes.Written``)."""
         inputs = [value.placeholder for value in self.used_inputs()]
-        return [
-            [index for index, node in enumerate(inputs) if node in roots] for roots in written_roots(self.graph.nodes)
-        ]
+        written = written_roots(self.until_it_acts())
+        return [[index for index, node in enumerate(inputs) if node in roots] for roots in written]
 
     def used_inputs(self) -> list[TensorValue]:
         return [value for value in self.inputs if value.placeholder.users]
@@ -421,15 +426,15 @@ class GraphBuilder:
 
     @property
     def fails_late(self) -> bool:
-        """Whether an operation may raise that writes to an input, or comes after one that does."""
-        nodes = list(self.graph.nodes)
+        """Whether an operation may raise that writes to an input, or comes after one that does, before it acts."""
+        nodes = self.until_it_acts()
         first = next((place for place, node in enumerate(nodes) if changes_inputs(node)), len(nodes))
         return any(map(may_fail, nodes[first:]))
 
     @property
     def breaks_off(self) -> bool:
-        """Whether an operation may raise when it has written a part of an input."""
-        return any(changes_inputs(node) and may_fail(node) for node in self.graph.nodes)
+        """Whether an operation may raise when it has written a part of an input, before it acts."""
+        return any(changes_inputs(node) and may_fail(node) for node in self.until_it_acts())
 
     @property
     def may_draw(self) -> bool:
