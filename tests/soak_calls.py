@@ -104,7 +104,7 @@ BETWEEN = [
     "NET.lin = nn.Linear(4, 2)", "NET.register_buffer('seen', torch.ones(1))", "NET.last = torch.ones(1)", "NET.last = None", "Scaled.backward = staticmethod(lambda ctx, grad: (grad, None))", "Kind.LOW.mark = 1", "torch.manual_seed(7)", "nn.ReLU.forward = nn.Tanh.forward", "Level.ONE.mark = 2",
 ]  # fmt: skip
 AFTER = [
-    *["backward()"] * 6, "", "", "backward(retain_graph=True); backward()", "backward(); backward()", "twice()", "backward(which=-2)", "backward(which=0)", "changed(); backward()", "grads()", "backward(retain_graph=True); changed(); backward()",
+    *["backward()"] * 6, "one_by_one()", "", "backward(retain_graph=True); backward()", "backward(); backward()", "twice()", "backward(which=-2)", "backward(which=0)", "changed(); backward()", "grads()", "backward(retain_graph=True); changed(); backward()",
 ]  # fmt: skip
 HOLE = re.compile(r"(?<!\{)((?:\{\{)*)\{(t|u|i|c)\}")
 

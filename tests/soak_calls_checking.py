@@ -58,6 +58,12 @@ class Backwards:
         if (total := self._total(-1)) is not None and self.leaves:
             self.results.append(torch.autograd.grad(total, self.leaves, allow_unused=True))
 
+    def one_by_one(self):
+        """A derivative by one argument after the other, of a graph that is not retained."""
+        if (total := self._total(-1)) is not None:
+            for leaf in self.leaves:
+                self.results.append(torch.autograd.grad(total, leaf, allow_unused=True))
+
     def twice(self):
         """A derivative of the derivative."""
         if (total := self._total(-1)) is None or not self.leaves:

@@ -63,6 +63,7 @@ from bothways.capture.values.tensors.random_numbers import RandomValue
 from bothways.capture.values.tensors.tensor_subclasses import check_class
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.values.tensors.torch_functions import TorchFunctionValue
+from bothways.capture.values.torch_state.collectives import GroupValue, ReductionValue
 from bothways.capture.values.torch_state.torch_contexts import external_autocast
 from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import Mark, mark_of
@@ -402,4 +403,6 @@ BY_BASE: tuple[tuple[type | tuple[type, ...], Wrapper], ...] = (
     (logging.Logger, LoggerValue.external),
     (torch.autograd.function.BackwardCFunction, RealContext.external),
     (tuple, _look_named_tuple),
+    (torch_compat.PROCESS_GROUPS, GroupValue.external),
+    (torch_compat.REDUCTIONS, ReductionValue.external),
 )

@@ -72,7 +72,7 @@ def differentiate(
     inputs raises ``ChangesInPlace``. A function that ``goes_back`` has backwards of its own inside. Raises
     ``NotDifferentiable`` for what the differentiator does not express.
     """
-    if torch.is_grad_enabled() and not all(map(has_known_history, inputs)):
+    if torch_compat.records_gradients() and not all(map(has_known_history, inputs)):
         raise NotDifferentiable("autograd does not let an input be used any more")
     images = tuple(expected) if turns_images else None
     plan = GradPlan(
@@ -97,7 +97,7 @@ def _differentiated(
         case Forward(facts, run, kept):
             generated.keep_saved(kept)
             return _joined(function, facts, inputs, run, plan)
-    grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    grad = torch_compat.records_gradients() and any(tensor.requires_grad for tensor in inputs)
     try:
         joint = trace_joint(
             function, inputs, grad, sizes=sizes, expected=plan.expected, decompositions=plan.decompositions
@@ -222,7 +222,7 @@ def _inference(
     are_all = outputs == [Result(index) for index in range(count)]
     only_results = not changed and are_all
     skipped, takes, take_results = len(sizes.symbols), bool(sizes) and takes_windows(outputs), taking_results(outputs)
-    unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    unwatched = torch_compat.records_gradients() and any(tensor.requires_grad for tensor in inputs)
     refused: Sequence[int] | None = None
     spares, leaves_out, takes_together = known.spares, known.leaves_out, known.takes_together and not facts.recounted
     at_once = None

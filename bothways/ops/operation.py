@@ -25,6 +25,7 @@ class Fails(Enum):
     UNLESS_LISTS_FIT = auto()  # what a list holds for a parameter is of its dtype; counters may be of another
     UNLESS_ANY_FLOAT = auto()
     IF_ANY_FLOAT = auto()
+    UNLESS_GIVES_FLOAT = auto()  # or complex numbers
 
 
 class Gives(Enum):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bothways.ops.operation import Fails, row
 
 ROWS = (
-    row("rand rand_like randn randn_like", draws=True, fails=Fails.NEVER, call_fails=False),
+    row("rand rand_like randn randn_like", draws=True, fails=Fails.UNLESS_GIVES_FLOAT, call_fails=False),
     row("randint randint_like randperm random", draws=True),
     row("uniform", draws=True, call_fails=False),
     row("bernoulli", draws=True),

@@ -216,3 +216,32 @@ def test_dropout_of_whole_numbers(dropout, dtype, backend):
         return {"result": function(torch.ones(3, 4, dtype=dtype), p), "random": torch.rand(1)}
 
     agree(program, observe, 0.5, 0.0, 1.0, 0.5, backend=backend, within={"kernels_for_small_graphs": True})
+
+
+DRAWN = [
+    lambda x: torch.rand_like(x), lambda x: torch.randn_like(x), lambda x: torch.rand(2, dtype=x.dtype),
+    lambda x: torch.rand_like(x, dtype=torch.float32), lambda x: torch.randn(3, dtype=x.dtype),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize("drawn", DRAWN)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_random_numbers_that_are_no_fractions(drawn, dtype, backend):
+    def program(x):
+        log = []
+        try:
+            log.append(drawn(x) + 1)
+        except (RuntimeError, NotImplementedError):
+            log.append("refused")
+        try:
+            drawn(x)
+        except (RuntimeError, NotImplementedError):
+            log.append("again")
+        return log, x + 1
+
+    def observe(function, size):
+        torch.manual_seed(0)
+        return {"result": function(torch.ones(size, dtype=dtype)), "random": torch.rand(1)}
+
+    agree(program, observe, 2, 2, 3, backend=backend, within={"kernels_for_small_graphs": True})

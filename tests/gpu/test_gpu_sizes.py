@@ -28,11 +28,12 @@ def cross_entropy(x, w):
 
 
 ROWS, BOTH = [(2560, 512), (3840, 512), (1000, 512)], [(2560, 512), (3840, 256), (1000, 1024)]
+# PyTorch's own formula for the gradient of the last one takes columns that are plain numbers alone.
+CASES = [*((one, BOTH) for one in (layer_norm, softmax, cross_entropy)), (norm_of_squares, ROWS)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("sizes", [ROWS, BOTH], ids=["rows", "both"])
-@pytest.mark.parametrize("function", [layer_norm, norm_of_squares, softmax, cross_entropy])
+@pytest.mark.parametrize("function, sizes", CASES)
 def test_rows_of_a_gpu_are_kernels_for_all_sizes(function, sizes, dtype):
     """Also where the columns change, which a model's do not."""
     torch.manual_seed(0)
