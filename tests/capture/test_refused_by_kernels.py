@@ -59,7 +59,7 @@ BIASES = {
     "conv1d": lambda x: F.conv1d(x[:, None], torch.ones(1, 1, 3), torch.ones(3)),
     "conv2d": lambda x: F.conv2d(x[None, None], IMAGE, torch.ones(3)),
     "conv_transpose2d": lambda x: F.conv_transpose2d(x[None, None], IMAGE, torch.ones(2)),
-    "conv_transpose1d of groups": lambda x: F.conv_transpose1d(x[:, :, None], torch.ones(4, 1, 3), torch.ones(1), groups=2),
+    "of groups": lambda x: F.conv_transpose1d(x.T[None], torch.ones(4, 1, 3), torch.ones(1), groups=2),
 }
 REFUSED = NUMBERS | KERNELS | BIASES
 
