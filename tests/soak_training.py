@@ -39,6 +39,8 @@ def state_of(value):
             gradient = parameter.grad
             shown = None if gradient is None else (gradient.detach().clone(), gradient.stride(), gradient.requires_grad)
             found[name] = (shown, parameter.requires_grad, parameter.stride())
+        # What a buffer was computed from is to be forgotten, which its values do not show.
+        found["histories"] = [(name, buffer.requires_grad, buffer.is_leaf) for name, buffer in value.named_buffers()]
     return found
 
 
