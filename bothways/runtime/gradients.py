@@ -29,6 +29,13 @@ def gradients(
             registered.update(before)
 
 
+def laid_out(gradient: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """The gradient as it lies where the whole backward is PyTorch's."""
+    if gradient.stride() == strides:
+        return gradient
+    return gradient.new_empty_strided(gradient.shape, strides).copy_(gradient)
+
+
 def apart(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as the beginning of a history of its own: a backward stops there, and begins anew behind it."""
     return tensor.detach().requires_grad_()
