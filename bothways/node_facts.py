@@ -83,12 +83,14 @@ class CallFacts:
     ``has_effects``: that it runs a second time could be noticed.
     ``warns``: it warns at the user's line.
     ``region``: whether nodes that run as captured begin or end with it.
+    ``traced``: though it is opaque, it can be part of a traced graph where autograd follows nothing.
     """
 
     opaque: bool = False
     has_effects: bool = False
     warns: bool = False
     region: Region | None = None
+    traced: bool = False
 
 
 NO_FACTS, NO_CALL_FACTS = NodeFacts(), CallFacts()

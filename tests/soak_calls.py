@@ -20,7 +20,7 @@ LOOKS = [
     "torch.is_grad_enabled()", "torch.is_inference_mode_enabled()", "torch.is_autocast_enabled('cpu')", "torch.get_default_dtype()", "torch.is_tensor(b)",
     "torch.get_autocast_dtype('cpu')", "torch.are_deterministic_algorithms_enabled()", "torch.is_anomaly_enabled()", "torch.ones(2).dtype", "torch.tensor(n)",
     "n", "type(n).__name__", "n is None", "isinstance(n, int)", "isinstance(n, (int, float))", "isinstance(b, torch.Tensor)", "n == 1", "n is True", "not n",
-    "str(n)", "f'{{n!r}}'", "f'{{n:>4}}'", "repr(n)[:6]", "hash(n)", "math.copysign(1, n)", "n // 2, n % 3", "n / 2", "-n", "n ** 2", "abs(n)", "int(n)", "float(n)", "round(n, 1)",
+    "str(n)", "f'{{n!r}}'", "f'{{n:>4}}'", "repr(n)[:6]", "0 if isinstance(n, torch.Tensor) else hash(n)", "math.copysign(1, n)", "n // 2, n % 3", "n / 2", "-n", "n ** 2", "abs(n)", "int(n)", "float(n)", "round(n, 1)",
     "[1, 2, 3][n]", "'abc'[n:]", "list(range(n))", "max(n, 2)", "min(n, 1.5)", "math.sqrt(n)", "math.floor(n)", "n == n", "n in (1, 2)", "{{1: 'a', 2.0: 'b'}}.get(n)", "n < 2", "divmod(n, 2)",
     "callable(f)", "getattr(f, '__name__', 'none')", "f is torch.sin", "f is None", "f == o.scaled", "isinstance(f, nn.Module)", "isinstance(f, functools.partial)", "getattr(f, '__self__', None) is o",
     "len(s)", "type(s).__name__", "isinstance(s, (list, tuple))", "s == []", "bool(s)", "[v is a for v in s]", "a in list(s)[:1]", "[v.shape for v in s]", "len({{id(v) for v in (a, b, *s)}})", "id(a) == id(b)",
@@ -104,7 +104,7 @@ BETWEEN = [
     "NET.lin = nn.Linear(4, 2)", "NET.register_buffer('seen', torch.ones(1))", "NET.last = torch.ones(1)", "NET.last = None", "Scaled.backward = staticmethod(lambda ctx, grad: (grad, None))", "Kind.LOW.mark = 1", "torch.manual_seed(7)", "nn.ReLU.forward = nn.Tanh.forward", "Level.ONE.mark = 2",
 ]  # fmt: skip
 AFTER = [
-    *["backward()"] * 6, "", "", "backward(retain_graph=True); backward()", "backward(); backward()", "twice()", "backward(which=-2)", "backward(which=0)", "changed(); backward()", "grads()", "backward(retain_graph=True); changed(); backward()",
+    *["backward()"] * 6, "one_by_one()", "", "backward(retain_graph=True); backward()", "backward(); backward()", "twice()", "backward(which=-2)", "backward(which=0)", "changed(); backward()", "grads()", "backward(retain_graph=True); changed(); backward()",
 ]  # fmt: skip
 HOLE = re.compile(r"(?<!\{)((?:\{\{)*)\{(t|u|i|c)\}")
 
@@ -150,7 +150,8 @@ def closed(value):
     return function
 
 def packed(t):
-    log("packed", t.shape)
+    if ("packed", t.shape) not in LOG:  # where a graph fails, plain Python packs once more
+        log("packed", t.shape)
     return t
 
 @contextlib.contextmanager

@@ -163,7 +163,7 @@ def silent(t):
     return t * 2
 
 def produced(t, count):
-    for index in range(count):
+    for index in range(min(count, 100)):
         got = yield t * index
         if got is not None:
             log("got", got)
@@ -171,7 +171,7 @@ def produced(t, count):
 
 def tidy(t, count):
     try:
-        for index in range(count):
+        for index in range(min(count, 100)):
             yield t + index
     finally:
         log("closed")

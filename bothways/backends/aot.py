@@ -142,15 +142,16 @@ def differentiated(graph: torch.fx.GraphModule, inputs: list[Any], lowering: Low
     graph = folded(graph)
     if lowering.leaves_alone(graph, inputs):
         return as_captured(graph, TOO_SMALL)
+    if _follows_in_inference_mode(graph.graph):
+        return as_captured(graph, "a custom function follows gradients in inference mode")
     if not torch.is_grad_enabled() and any(turns_grad(node, True) for node in graph.graph.nodes):
         chain = split_where_grad_begins(graph, partial(_differentiated_part, lowering))
         return as_captured(graph, "it turns gradients on in a context") if chain is None else chain.forward
     if writes_through(graph.graph):
         return as_captured(graph, "it writes through a view whose elements share memory")
     part = partial(_part, lowering)
-    chain = split(graph, inputs, part, grad=_is_differentiated(graph, inputs))
-    if chain is not None and _ends_inside(graph.graph) and split(graph, inputs, part, grad=False, inside=True) is None:
-        chain = None
+    is_one = _ends_inside(graph.graph) and split(graph, inputs, part, grad=False, inside=True) is None
+    chain = None if is_one else split(graph, inputs, part, grad=_is_differentiated(graph, inputs))
     return _whole(lowering, graph, inputs) if chain is None else chain.forward
 
 
@@ -173,6 +174,7 @@ def _whole(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -
         make = partial(
             differentiate, function, inputs, *compilers, reads, layouts, memo,
             turns_images=turns, decompositions=lowering.decompositions if kernels else None, kernels=kernels,
+            goes_back=any(node.target is gradients for node in graph.graph.nodes),
         )  # fmt: skip
         try:
             return make(sizes=sizes)
@@ -205,7 +207,7 @@ def _around_unsized(
     lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[torch.Tensor], sizes: Sizes
 ) -> Callable[..., Any] | None:
     """The graph cut where operations ask for plain sizes; None where none does by itself."""
-    grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    grad = torch_compat.records_gradients() and any(tensor.requires_grad for tensor in inputs)
     if not mark_unsized(graph, sizes, grad):
         return None
     chain = split(graph, inputs, partial(_part, lowering), grad=grad)
@@ -240,9 +242,16 @@ def as_captured(graph: torch.fx.GraphModule, reason: str) -> Callable[..., Any]:
 
 
 def _is_differentiated(graph: torch.fx.GraphModule, inputs: list[Any]) -> bool:
-    return torch.is_grad_enabled() and (
+    return torch_compat.records_gradients() and (
         any(getattr(value, "requires_grad", False) for value in inputs) or any(map(makes_leaf, graph.graph.nodes))
     )
+
+
+def _follows_in_inference_mode(graph: torch.fx.Graph) -> bool:
+    """Whether results of custom functions need gradients though nothing is followed: where gradients are on as well."""
+    if not torch.is_inference_mode_enabled() or not any(isinstance(node.target, ApplyFunction) for node in graph.nodes):
+        return False
+    return torch.is_grad_enabled() or any(turns_grad(node, True) for node in graph.nodes)
 
 
 def _ends_inside(graph: torch.fx.Graph) -> bool:
@@ -312,7 +321,7 @@ def small_within(
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
         operations = sum(map(_operations, graph.graph.nodes))
         elements = max((tensor.numel() for tensor in tensors), default=0)
-        gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        gradients = torch_compat.records_gradients() and any(tensor.requires_grad for tensor in tensors)
         if gradients and layers is not None and _are_small_layers(graph.graph, elements, operations, layers):
             return True
         few = with_gradients if gradients else limits

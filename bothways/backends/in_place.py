@@ -41,8 +41,7 @@ def in_place(target: Any) -> Any:
     known = ops.of(target)
     if not known.copies_first or known.writes or not torch_compat.is_plain_overload(target):
         return None
-    family, _, overload = str(target).removeprefix("aten.").partition(".")
-    return getattr(getattr(torch.ops.aten, f"{family}_", None), overload, None)
+    return torch_compat.form_in_place(target)
 
 
 def _is_free(node: Node, places: dict[Node, int], sharing: dict[int, list[Node]]) -> bool:

@@ -14,6 +14,7 @@ import torch
 from bothways.grad.nodes.node import CompiledNode, add_live
 from bothways.grad.nodes.windows import behind_windows
 from bothways.node_facts import in_graphs
+from bothways.runtime.acts import act
 from bothways.runtime.nodes import refuse_stand_ins
 
 Gradient = torch.Tensor | None
@@ -65,6 +66,7 @@ def compiled_node(
 def compiled_node_as_told(opened: OpenedGraph, saved: Any, grads: Any, wanted: Any) -> list[torch.Tensor]:
     """The same as one node of a graph: a tensor for each gradient that is wanted, without gaps in memory."""
     refuse_stand_ins(compiled_node_as_told)
+    act()
     results = []
     for grad, outline in zip(compiled_node(opened, saved, grads, wanted), wanted, strict=True):
         if outline is not None:

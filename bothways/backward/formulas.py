@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from bothways.node_facts import in_graphs
+from bothways.runtime.acts import act
 from bothways.runtime.marks import Mark, mark
 from bothways.runtime.nodes import refuse_stand_ins
 from bothways.torch_compat import backward_engine
@@ -44,6 +45,7 @@ mark(convert, Mark.IN_GRAPH)
 def cpp_hook(hook: int, grad: Any) -> Any:
     """A hook that lives in C++, ``retain_grad`` for one; it is known by its number while the engine waits."""
     refuse_stand_ins(cpp_hook)
+    act()
     return None if grad is None else backward_engine.run_cpp_hook(hook, grad)
 
 

@@ -27,6 +27,7 @@ SOURCE, LAUNCHES = "kernels.cu", "launches.json"
 _COMMENT = re.compile(r"^//.*\n", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _LAST_WORD = re.compile(r"\w+(?=,|$)")
+MOST_UNITS = 16  # pieces of a program: each begins with the same helpers, and a first step waits for the longest
 
 # Where an argument of a kernel is found among what a routine is given.
 # As it is; so many bytes behind a pointer; as many as another number says; nowhere, but this number itself.
@@ -195,7 +196,7 @@ def load_cuda(key: str, device: int, cache: Cache) -> Loaded | None:
 def compiled(source: CudaSource, arch: str) -> list[bytes]:
     """Machine code of all kernels, compiled side by side."""
     compiler = nvrtc()
-    texts = [source.whole("\n".join(map(str, unit))) for unit in source.units(min(cpus(), 8))]
+    texts = [source.whole("\n".join(map(str, unit))) for unit in source.units(min(cpus(), MOST_UNITS))]
     if len(texts) == 1:
         return [compiler.compile(texts[0], arch)]
     with ThreadPoolExecutor(len(texts), "bothways-nvrtc") as pool:

@@ -68,22 +68,23 @@ from bothways.capture.values.tensors import (
 )
 from bothways.capture.values.tensors.arrays import as_index
 from bothways.capture.values.tensors.assumptions import takes_for_granted, usually
-from bothways.capture.values.tensors.known_data import known_truth
+from bothways.capture.values.tensors.known_data import known_sizes, known_truth
 from bothways.capture.values.tensors.late_choices import late_extreme
 from bothways.capture.values.tensors.late_numbers import LateNumber, late_math, late_truth
 from bothways.capture.values.tensors.late_texts import LateText, formatted, joined, late_text, shown
 from bothways.capture.values.tensors.tensors import TensorValue
-from bothways.capture.values.torch_state import anomaly, function_modes, settings, torch_contexts
+from bothways.capture.values.torch_state import anomaly, collectives, function_modes, settings, torch_contexts
 from bothways.capture.values.torch_state.settings import call_device
 from bothways.capture.wrap import COMPILED, library_value
 
 # Each adds its rows to the tables when it is loaded.
 FEATURES = (
     anomaly, assumptions, attention_masks, autograd_functions, averages, backwards, builtin_functions, builtin_types,
-    caught_warnings, changing_data, clipping, constructors, data_checks, data_numbers, data_sizes, dict_methods,
-    formatting, function_modes, gradients, hooks, instance_dicts, late_arrays, mapped, modules, numpy_calls,
-    numpy_dtypes, object_methods, old_variables, opcodes, optimizer_steps, own_graphs, partials, saved_tensors,
-    scaled_steps, schedules, sequences, settings, tensor_state, tensor_subclasses, torch_contexts, transforms,
+    caught_warnings, changing_data, clipping, collectives, constructors, data_checks, data_numbers, data_sizes,
+    dict_methods, formatting, function_modes, gradients, hooks, instance_dicts, late_arrays, mapped, modules,
+    numpy_calls, numpy_dtypes, object_methods, old_variables, opcodes, optimizer_steps, own_graphs, partials,
+    saved_tensors, scaled_steps, schedules, sequences, settings, tensor_state, tensor_subclasses, torch_contexts,
+    transforms,
 )  # fmt: skip
 
 linked.link(
@@ -101,7 +102,7 @@ linked.link(
     class_attribute=class_attribute, construct=construct, derived=derived,
     fill_payload=fill_payload, format_text=format_text, formatted=formatted, grad_fn_of=grad_fn_of,
     handler_table=handler_table,
-    inline_call=inline_call, is_data_descriptor=is_data_descriptor, known_truth=known_truth,
+    inline_call=inline_call, is_data_descriptor=is_data_descriptor, known_sizes=known_sizes, known_truth=known_truth,
     late_extreme=late_extreme, late_math=late_math, late_truth=late_truth,
     joined=joined, late_text=late_text,
     library_value=library_value,

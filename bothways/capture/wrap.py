@@ -63,6 +63,7 @@ from bothways.capture.values.tensors.random_numbers import RandomValue
 from bothways.capture.values.tensors.tensor_subclasses import check_class
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.capture.values.tensors.torch_functions import TorchFunctionValue
+from bothways.capture.values.torch_state.collectives import GroupValue, ReductionValue
 from bothways.capture.values.torch_state.torch_contexts import external_autocast
 from bothways.runtime.dispatcher import is_compiled
 from bothways.runtime.marks import Mark, mark_of
@@ -176,7 +177,7 @@ def _look_text(tracer: Tracer, obj: str, source: Source) -> Value:
 
 def _look_number(tracer: Tracer, obj: int | float, source: Source) -> Value:
     symbol = tracer.symbols.number(obj, source)
-    return _look_constant(tracer, obj, source) if symbol is None else NumberValue(symbol, source)
+    return _look_constant(tracer, obj, source) if symbol is None else NumberValue(symbol, source, obj)
 
 
 def _look_number_of_numpy(tracer: Tracer, obj: Any, source: Source) -> Value:
@@ -402,4 +403,6 @@ BY_BASE: tuple[tuple[type | tuple[type, ...], Wrapper], ...] = (
     (logging.Logger, LoggerValue.external),
     (torch.autograd.function.BackwardCFunction, RealContext.external),
     (tuple, _look_named_tuple),
+    (torch_compat.PROCESS_GROUPS, GroupValue.external),
+    (torch_compat.REDUCTIONS, ReductionValue.external),
 )

@@ -6,10 +6,11 @@ Python. Misses of one function are handled one at a time, hits take no lock.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +30,6 @@ from bothways.driver.hooks import compiled_hook
 from bothways.driver.pools import Pool, forget_pools, settings_now, shared_pool
 from bothways.driver.redefined import passed
 from bothways.errors import Break, Unsupported
-from bothways.locks import Lock
 from bothways.pipeline import MissedCall, Options, Verdict, compile_call
 from bothways.record import logs
 from bothways.record.compilation import Compilation, Conclusion
@@ -125,9 +125,15 @@ class CompiledFunction:
     def history(self) -> History:
         return self._pool.history
 
-    @property
-    def _lock(self) -> Lock:
-        return self._pool.lock
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[Pool]:
+        """With the lock of the pool: of the one that it is in now, where a reset came while this thread waited."""
+        while True:
+            pool = self._pool
+            with pool.lock:
+                if self._pool is pool:
+                    yield pool
+                    return
 
     def stand(self, stance: stances.Stance) -> None:
         """Do with calls what a stance says."""
@@ -171,10 +177,10 @@ class CompiledFunction:
             if self._pool.budget.pause > 0:
                 self._pool.budget.pause -= 1
                 return self._plain(values)
-            with self._lock:
+            with self._locked() as pool:
                 begin = limits.clock()
-                program = self._program_for(values)
-                in_vain, end = self._pool.in_vain, limits.clock()
+                program = self._program_for(pool, values)
+                in_vain, end = pool.in_vain, limits.clock()
             # Outside of the handler, so that a user's exception has no context of ours.
             if program is None:
                 result = self._plain(values)
@@ -196,7 +202,7 @@ class CompiledFunction:
 
     def _came_through(self, program: Program | None, in_vain: Break, capturing: float, running: float) -> None:
         """A call was captured in vain, and plain Python did not raise. (What raises has only the limit.)"""
-        with self._lock:
+        with self._locked():
             if in_vain.code == "op_failed" and program is not None and not self.options.fullgraph:
                 # The operation works, or its error is caught: from now on it is a break and no more.
                 self.history.disbelieved.add(in_vain.where)
@@ -211,14 +217,14 @@ class CompiledFunction:
         From now on calls go to a compiled function that has the signature of the moment.
         """
         args, kwargs = passed(self._body, values)
-        with self._lock:
+        with self._locked():
             self.reset()
             self._succeeded = self._through
             self.dispatcher.redirect(INSTEAD, self._succeeded)
         return self._through(*args, **kwargs)
 
     def _through(self, *args: Any, **kwargs: Any) -> Any:
-        with self._lock:
+        with self._locked():
             if self._successor is None or not self._body.holds():
                 self._body = Body.of(self.original)
                 self._successor = self._pool.part(self.original) if self._may_begin_again() else self.original
@@ -233,13 +239,13 @@ class CompiledFunction:
         self.dispatcher.redirect(PLAIN)
         return False
 
-    def _program_for(self, values: tuple[Any, ...]) -> Program | None:
+    def _program_for(self, pool: Pool, values: tuple[Any, ...]) -> Program | None:
         """The program that takes these values, captured now; None when they have to run as plain Python."""
         generation = self.dispatcher.generation
-        self._pool.in_vain = None
+        pool.in_vain = None
         reason: str | None = None
         failed: str | None = None
-        self._pool.lines_left.failing = led_by = []
+        pool.lines_left.failing = led_by = []
         for program in self.dispatcher.by_recency:
             check = failing_check(program, self.dispatcher, values)
             if check is None:  # another thread was here first
@@ -249,47 +255,46 @@ class CompiledFunction:
             if program.body:
                 led_by.append(check.led_by)
                 reason = reason or describe_check(check)
-        shared = self._pool.take(self.dispatcher, self._body, values)
+        shared = pool.take(self.dispatcher, self._body, values)
         if shared is not None:  # another function was
             return shared
         if self.dispatcher.is_plain or not self._body.holds():  # while this thread waited for the lock
             return None
-        for has_body, why in self._pool.why_not(self.dispatcher, self.original, values) if failed is None else ():
+        for has_body, why in pool.why_not(self.dispatcher, self.original, values) if failed is None else ():
             failed, reason = failed or why, reason or (why if has_body else None)
-        record = self._begin(reason or failed)
+        record = self._begin(pool, reason or failed)
         try:
-            captured = self._compiled(values, record, reason, failed)
+            captured = self._compiled(pool, values, record, reason, failed)
         except Exception as error:
             record.fail(error)
             raise
         if captured is None or not self._body.holds():  # another thread has replaced the code, or defaults, meanwhile
-            stopped = self.dispatcher.stopped if self.dispatcher.is_plain else self._pool.gave_up
+            stopped = self.dispatcher.stopped if self.dispatcher.is_plain else pool.gave_up
             record.conclude(Conclusion.PLAIN, stopped)
             return None
         if record.conclusion is not Conclusion.ONCE and self.dispatcher.add(captured.program, generation):
-            self._pool.add(record)
+            pool.add(record)
         return captured.program
 
-    def _begin(self, failed: str | None) -> Compilation:
+    def _begin(self, pool: Pool, failed: str | None) -> Compilation:
         """Begin the record of a compilation."""
-        original, pool = self.original, self._pool
+        original = self.original
         record = Compilation(
             original.__qualname__, self.options.backend_name, begins_at(original), failed, is_first=pool.is_new
         )
         record.settings, record.code, record.cuda_graphs = settings_now(), lines_of(original), self.options.cuda_graphs
         pool.history.add(record)
-        pool.serial += 1
         pool.is_new = False
         return record
 
     def _compiled(
-        self, values: tuple[Any, ...], record: Compilation, reason: str | None, failed: str | None
+        self, pool: Pool, values: tuple[Any, ...], record: Compilation, reason: str | None, failed: str | None
     ) -> Capture | None:
         """Send the call down the road; None when it has to run as plain Python."""
         arguments = dict(zip(self.dispatcher.parameters, values, strict=True))
-        pool, history = self._pool, self.history
+        history = pool.history
         learned = history.disbelieved, history.turned, pool.breaks.may_wait, history.left
-        call = MissedCall(self.original, arguments, self.options, f"{pool.serial}_", pool.sizes, *learned)
+        call = MissedCall(self.original, arguments, self.options, f"{pool.serials.next()}_", pool.sizes, *learned)
         try:
             captured = compile_call(call, record, functools.partial(self._judge, record, reason, failed))
         except Unsupported as unsupported:
@@ -297,13 +302,13 @@ class CompiledFunction:
             return None
         except errors.BackendFailed as error:
             if isinstance(error.__cause__, RecursionError):
-                self._pool.give_up("the backend ran out of stack")
-                self._pool.in_vain = Break("too_deep", self._pool.gave_up)
+                pool.give_up("the backend ran out of stack")
+                pool.in_vain = Break("too_deep", pool.gave_up)
                 return None
             raise
         if captured is None:
             return None
-        connect(captured, self.original, self._pool)
+        connect(captured, self.original, pool)
         record.gave(captured.program, self.dispatcher)
         if captured.escaped is None:
             logs.compiled(record)
@@ -383,7 +388,7 @@ class CompiledFunction:
         return self._plain(values)
 
     def _end_program(self, program: Program, end: Break) -> None:
-        with self._lock:
+        with self._locked():
             self.dispatcher.drop(program)
             self._note_break(end, next((one for one in self.history.compilations if one.made is program), None))
             self._count_break(end)
@@ -466,7 +471,8 @@ class CompiledFunction:
     def _begin_in(self, pool: Pool) -> None:
         """Takes no lock that a capture holds: what another thread captures now is not kept."""
         self.dispatcher.start_again()
-        pool.serial = max(pool.serial, self._pool.serial)  # a call that still runs has the names of before
+        # A call that still runs has the names of before, and one that is captured may be about to take the next.
+        pool.serials.go_past(self._pool.serials.last + 1)
         self._take_part(pool)
         self._successor, self._redefinitions = None, 0
         if self._succeeded is not None:

@@ -39,6 +39,24 @@ BESIDE_PROGRAMS = frozenset(
 BOUND = "a program of the same code is for another function alone"
 
 
+class Serials:
+    """Numbers that names of programs end in: no function has the same one twice."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        self._lock = Lock()
+
+    def next(self) -> int:
+        with self._lock:
+            self.last += 1
+            return self.last
+
+    def go_past(self, number: int) -> None:
+        """Give none up to this one any more."""
+        with self._lock:
+            self.last = max(self.last, number)
+
+
 class Pool:
     """What the compiled functions of one code have in common; it lives as long as one of them."""
 
@@ -48,7 +66,7 @@ class Pool:
         self.lock = Lock()
         self.history = history or History()
         self.sizes = SizeHistory(options.dynamic)
-        self.serial, self.is_new = 0, True
+        self.serials, self.is_new = Serials(), True
         self.breaks = BreakCounts()
         self.budget = Budget()
         self.lines_left = LinesLeft(self.history.left)

@@ -23,7 +23,7 @@ from bothways.grad.halves.plan import Compiler, GradPlan
 from bothways.grad.halves.recalled import Changing, Forward, Groups, recall_function
 from bothways.grad.nodes.changed import Changes, Versions, recounting, sharing
 from bothways.grad.nodes.renewed import Renewing, prepare, renewed_inputs
-from bothways.grad.nodes.running import as_traced, released, with_arguments
+from bothways.grad.nodes.running import as_traced, autograd_is_watched, released, with_arguments
 from bothways.grad.tracing.joint import trace_joint
 from bothways.grad.tracing.results import has_known_history
 from bothways.grad.tracing.sizes import FIXED, Sizes
@@ -59,6 +59,7 @@ def differentiate(
     ours: frozenset[int] = frozenset(),
     decompositions: Decompositions | None = None,
     kernels: bool = True,
+    goes_back: bool = False,
 ) -> Callable[..., Any]:
     """Compile a function of tensors that returns a tuple, with its backward if the inputs need one.
 
@@ -68,14 +69,16 @@ def differentiate(
     is not traced or compiled again. ``turns_images`` lets convolutions have theirs as they like them best; ``ours`` are
     inputs that a node of ours gave and the user never sees. Operations in ``decompositions`` are taken apart. Without
     ``kernels`` each operation of the halves costs a call: nothing is computed again, and a function that only changes
-    inputs raises ``ChangesInPlace``. Raises ``NotDifferentiable`` for what the differentiator does not express.
+    inputs raises ``ChangesInPlace``. A function that ``goes_back`` has backwards of its own inside. Raises
+    ``NotDifferentiable`` for what the differentiator does not express.
     """
-    if torch.is_grad_enabled() and not all(map(has_known_history, inputs)):
+    if torch_compat.records_gradients() and not all(map(has_known_history, inputs)):
         raise NotDifferentiable("autograd does not let an input be used any more")
     images = tuple(expected) if turns_images else None
     plan = GradPlan(
-        fw_compiler, bw_compiler, reads, memo, sizes, images, ours, decompositions=decompositions, kernels=kernels
-    )
+        fw_compiler, bw_compiler, reads, memo, sizes, images, ours,
+        decompositions=decompositions, kernels=kernels, goes_back=goes_back,
+    )  # fmt: skip
     return _differentiated(function, inputs, plan, expected)
 
 
@@ -94,7 +97,7 @@ def _differentiated(
         case Forward(facts, run, kept):
             generated.keep_saved(kept)
             return _joined(function, facts, inputs, run, plan)
-    grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    grad = torch_compat.records_gradients() and any(tensor.requires_grad for tensor in inputs)
     try:
         joint = trace_joint(
             function, inputs, grad, sizes=sizes, expected=plan.expected, decompositions=plan.decompositions
@@ -167,7 +170,7 @@ def _joined(
     """A compiled forward as a function like the original; ``joint`` is its trace, where there was one."""
     compiled = as_traced(compiled)
     if not facts.has_backward:
-        return _inference(function, facts, inputs, compiled, plan.sizes)
+        return _inference(function, facts, inputs, compiled, plan)
     graph = DifferentiatedGraph(function, facts, inputs, compiled, plan, joint)
     return for_all_sizes(graph) if plan.sizes else graph
 
@@ -187,11 +190,13 @@ def _side_by_side(
         part = chosen(function, group)
         compiled = differentiate(
             part, inputs, plan.fw_compiler, plan.bw_compiler, plan.reads, layouts, memo, plan.sizes,
-            plan.expected is not None, plan.ours, plan.decompositions, plan.kernels,
+            plan.expected is not None, plan.ours, plan.decompositions, plan.kernels, plan.goes_back,
         )  # fmt: skip
         parts.append((group, compiled))
 
     def call(*values: torch.Tensor) -> tuple[Any, ...]:
+        if autograd_is_watched():  # each part would run all of it
+            return tuple(function(*values))
         outputs: dict[int, Any] = {}
         for group, run in parts:
             outputs.update(zip(group, run(*values), strict=True))
@@ -205,9 +210,10 @@ def _inference(
     facts: Facts,
     inputs: Sequence[torch.Tensor],
     compiled: Callable[..., Any],
-    sizes: Sizes,
+    plan: GradPlan,
 ) -> Callable[..., Any]:
-    """A graph without a backward."""
+    """A graph without a backward, or with all of it inside, where anomaly mode and hooks look at it."""
+    sizes, is_watched = plan.sizes, autograd_is_watched if plan.goes_back else torch_compat.in_forward_mode
     run = recounting(with_arguments(compiled), facts.recounted, len(sizes.symbols))
     outputs, changed, count = facts.outputs, facts.changed, len(facts.differentiable)
     written, known = (*changed, *facts.recounted), known_of(compiled)
@@ -215,9 +221,8 @@ def _inference(
     changes, versions = Changes(changed, facts.counts), Versions(facts.versions)
     are_all = outputs == [Result(index) for index in range(count)]
     only_results = not changed and are_all
-    skipped, takes = len(sizes.symbols), bool(sizes) and takes_windows(outputs)
-    take_results = taking_results(outputs)
-    unwatched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    skipped, takes, take_results = len(sizes.symbols), bool(sizes) and takes_windows(outputs), taking_results(outputs)
+    unwatched = torch_compat.records_gradients() and any(tensor.requires_grad for tensor in inputs)
     refused: Sequence[int] | None = None
     spares, leaves_out, takes_together = known.spares, known.leaves_out, known.takes_together and not facts.recounted
     at_once = None
@@ -225,14 +230,14 @@ def _inference(
         leaves_out(count, [skipped + place for place in changed])
         launch = _launch_of(compiled, facts) if takes_together and look is not None else None
         take = None if are_all else take_results
-        at_once = launch and _at_once(launch, versions, take, unwatched, lambda: refused == ())
+        at_once = launch and _at_once(launch, versions, take, unwatched, lambda: refused == () and not is_watched())
     def call(*values: Any, together: tuple[Any, ...] | None = None, seen: int = 0) -> Any:
         """Of numbers and tensors; the latter may come ``together``, and ``seen`` by whoever has looked at them."""
         nonlocal refused
         tensors = together or (() if only_results and not written else values[skipped:])
         if together is not None and not takes_together:
             values, together = values + together, None
-        if torch_compat.in_forward_mode() or (written and not seen and share(tensors)):
+        if is_watched() or (written and not seen and share(tensors)):
             if spares is not None:
                 spares.clear()
             return function(*values, *(together or ()))
@@ -270,13 +275,14 @@ def _at_once(
     versions: Versions,
     take: Callable[[Any], Any] | None,
     unwatched: bool,
-    is_known: Callable[[], bool],
+    may_launch: Callable[[], bool],
 ) -> Callable[[tuple[Any, ...], tuple[Any, ...]], Any]:
     """A graph without a backward where one launch does it all: changes are counted, and inputs looked at, with that.
-    ``is_known``: whether a call was made that has shown which results are to be let go of as views."""
+    ``may_launch``: whether a call was made that has shown which results are to be let go of as views, and
+    autograd is not watched."""
 
     def at_once(numbers: tuple[Any, ...], tensors: tuple[Any, ...]) -> Any:
-        if not is_known() or torch_compat.in_forward_mode():
+        if not may_launch():
             return None
         if unwatched:
             with torch_compat.below_autograd():

@@ -22,12 +22,13 @@ from bothways.grad.backwards import Backwards, CompiledBackward, after_numbers
 from bothways.grad.halves.facts import FactMemo, Facts
 from bothways.grad.halves.kept import Connections
 from bothways.grad.halves.partition import NotRepeatable, check_takes, extract
+from bothways.grad.halves.pieces import Outline, Pieces
 from bothways.grad.halves.plan import GradPlan
 from bothways.grad.halves.recalled import recall_backward
 from bothways.grad.nodes.changed import Changes, Versions, recounting, sharing
 from bothways.grad.nodes.node import Own, Unchanged, apply_node, in_order, pick
 from bothways.grad.nodes.renewed import RENEWED, may_be_renewed, renewals
-from bothways.grad.nodes.running import as_traced, autograd_is_watched, strides_of, takes_list, with_arguments
+from bothways.grad.nodes.running import as_traced, autograd_is_watched, outlined, strides_of, takes_list, with_arguments
 from bothways.grad.nodes.usual import UsualBackward, usual
 from bothways.grad.tracing.joint import trace_joint
 from bothways.grad.tracing.keeping import NOTHING_KEPT
@@ -92,7 +93,7 @@ class DifferentiatedGraph:
         self.connected = None if connected is None else connected.saved
         self.hidden = None if connected is None else connected.hidden
         # Whether a backward may be asked for some of the gradients: not worth the question for a model's parameters.
-        self.is_asked = connected is not None or bool(plan.ours) or any(map(_is_data, inputs))
+        self.is_asked = bool(connected or plan.ours or self.pieces) or any(map(_is_data, inputs))
         self.again = self.base = TwinInUse(self.hidden is not None)
         self.joints = [] if joint is None else [joint]
         if joint is not None and self.sizes:  # what a backward for other sizes has to agree with
@@ -134,10 +135,9 @@ class DifferentiatedGraph:
         own = zip(facts.own_positions, facts.own_versions, strict=True)
         self.own_versions = {} if plan.renewed or facts.changed or facts.live else dict(own)
         kept = len(facts.saved_positions) + len(facts.needed_inputs)
-        self.saves_something = kept > len(facts.live) or set(facts.parts) != {None}
+        self.saves_something = kept > len(facts.live) or bool(facts.pieces)
         # One that all results lead to is read by every backward; of others it is asked, where PyTorch does not know it.
         self.keeps_versions = not torch_compat.SAVED_KNOW_VERSIONS and sum(facts.differentiable) > 1
-        self.parts = facts.parts if len(set(facts.parts) - {None}) > 1 else None
         self.visible_count = self.result_count + len(self.changed)
         self.fixed = tuple(
             index
@@ -163,7 +163,10 @@ class DifferentiatedGraph:
 
     def _set_run(self, facts: Facts, compiled: Callable[..., Any]) -> None:
         """Know how the forward runs, and whether a backward may run without questions."""
-        self.wanted_gradients = torch_compat.WantedGradients()
+        pieces = Pieces(facts.pieces, facts.leads)
+        self.pieces = pieces if pieces.may_be_apart() else None
+        self.outlines: list[Outline] | None = None  # of what is saved, once some was freed
+        self.wanted_gradients = torch_compat.WantedGradients(exact=self.pieces is not None)
         self.settings = torch_compat.forward_settings()
         known = known_of(compiled)
         self.looks_at_grad_mode, self.is_below_autograd = known.looks_at_grad_mode, known.is_below_autograd
@@ -175,11 +178,7 @@ class DifferentiatedGraph:
         self._usuals: dict[Any, UsualBackward | None] = {}
         self._bound: dict[tuple[int, ...], DifferentiatedGraph] = {}  # by the sizes of calls
         # Whether a backward that was right once has only its gradients and the interpreter to ask.
-        self._may_be_usual = (
-            self.saves_something
-            and self.parts is None
-            and not (self._backward_conditions or self.live)
-        )
+        self._may_be_usual = self.saves_something and not (self._backward_conditions or self.live)
         self.run_forward = recounting(with_arguments(compiled), facts.recounted, len(self.sizes.symbols))
 
     def at(self, numbers: tuple[int, ...]) -> DifferentiatedGraph:
@@ -191,7 +190,8 @@ class DifferentiatedGraph:
             return bound
         bound = object.__new__(type(self))
         bound.__dict__.update(self.__dict__)
-        bound.numbers, bound.at_hand, bound.usual, bound._usuals, bound._bound = numbers, {}, None, {}, {}
+        bound.numbers, bound.at_hand, bound._usuals, bound._bound = numbers, {}, {}, {}
+        bound.usual = bound.outlines = None
         bound.function, bound.run_forward = partial(self.function, *numbers), partial(self.run_forward, *numbers)
         if all(type(number) is int for number in numbers):  # of others, equal ones may differ by their sign
             if len(self._bound) >= MOST_BOUND:
@@ -270,7 +270,7 @@ class DifferentiatedGraph:
             if backward.graph is None:
                 backward.graph, _ = self._backward_graph(Moment(*moment), tangents, inputs(), wanted)
             run = as_traced(backward.graph.forward)
-        elif self._may_be_usual and takes_list(run):
+        elif self._may_be_usual and takes_list(run) and (not self.pieces or self.pieces.frees_all(tangents, wanted)):
             if key not in self._usuals:
                 all_tangents = (*tangents, *[None] * len(self.changed))
                 known = after_numbers(self.numbers, run) if self.numbers else run
@@ -363,27 +363,30 @@ class DifferentiatedGraph:
         joint = self.joint(moment, tangents, inputs)
         return extract(joint, self.backward_inputs(joint), joint.chosen_gradients(wanted)), joint.moment.strides
 
-    def read_values(self, tangents: Tangents, inputs: Sequence[torch.Tensor]) -> Collection[int]:
+    def read_values(
+        self, tangents: Tangents, inputs: Sequence[torch.Tensor], wanted: Wanted | None = None
+    ) -> Collection[int]:
         """The places of what a backward for these gradients reads, of the inputs it takes and of what was saved."""
         tangents = tangents[: self.result_count]
         count = len(self.needed_inputs) + len(self._saved_positions)
-        if not any(moves and tangent is None for moves, tangent in zip(self.differentiable, tangents, strict=True)):
+        pairs = zip(self.differentiable, tangents, strict=True)
+        if wanted is None and not any(moves and tangent is None for moves, tangent in pairs):
             return range(count)  # what is saved is what eager saves
         moment = Moment(strides_of(tangents), torch_compat.autocast_now(), False)
-        key = self.numbers, moment
+        key = self.numbers, moment, wanted
         if key not in self._read:
             # What is found out about sizes holds for those of this call, which is all that is asked.
             with self.sizes.later(self.numbers), generated.kept_in(self.generated), listening():
-                self._read[key] = self._read_of_some(moment, tangents, inputs, count)
+                self._read[key] = self._read_of_some(moment, tangents, inputs, count, wanted)
         return self._read[key]
 
     def _read_of_some(
-        self, moment: Moment, tangents: Tangents, inputs: Sequence[torch.Tensor], count: int
+        self, moment: Moment, tangents: Tangents, inputs: Sequence[torch.Tensor], count: int, wanted: Wanted | None
     ) -> Collection[int]:
         refusals: tuple[type[Exception], ...] = (NotRepeatable, Undecided, *torch_compat.fake_tensor_errors())
         try:
             joint = self.joint(moment, tangents, inputs)
-            graph = extract(joint, self.backward_inputs(joint), joint.chosen_gradients(None))
+            graph = extract(joint, self.backward_inputs(joint), joint.chosen_gradients(wanted))
         except refusals:  # the error of what was changed leaves
             return range(count)
         if joint.keeping is not NOTHING_KEPT:  # a custom function is asked for all that it has saved, read or not
@@ -393,7 +396,8 @@ class DifferentiatedGraph:
 
     def backward_to_copy(self, strides: Strides, inputs: Sequence[torch.Tensor]) -> torch.fx.GraphModule | None:
         """The graph of a backward, for gradients that lie like that; None unless it is all that the node's does."""
-        if self.sizes or self.parts is not None or self.connected is not None or self._backward_conditions or self.live:
+        apart = self.pieces is not None and self.pieces.results_fall_apart()
+        if self.sizes or apart or self.connected is not None or self._backward_conditions or self.live:
             return None
         moment = Moment(strides, torch_compat.autocast_now(), False)
         if moment not in self._copied:
@@ -459,13 +463,8 @@ class DifferentiatedGraph:
         """The inputs as tensors to trace the forward with, in the modes in which it ran."""
         with torch.inference_mode(False), torch.enable_grad(), torch_compat.settings_of_forward(self.settings):
             pairs = itertools.zip_longest(map(torch.Tensor.detach, inputs), self._outlines)
-            tensors = [tensor if outline is None else _outlined(tensor, *outline) for tensor, outline in pairs]
+            tensors = [tensor if outline is None else outlined(tensor, *outline) for tensor, outline in pairs]
             yield [tensor.requires_grad_(needed) for tensor, needed in zip(tensors, self.needs_grad, strict=True)]
-
-
-def _outlined(tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
-    """A tensor as it was laid out: what nothing reads may have got another shape in place since."""
-    return tensor if tuple(tensor.shape) == shape else tensor.new_empty_strided(shape, strides)
 
 
 def _is_data(tensor: torch.Tensor) -> bool:

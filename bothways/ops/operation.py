@@ -25,6 +25,7 @@ class Fails(Enum):
     UNLESS_LISTS_FIT = auto()  # what a list holds for a parameter is of its dtype; counters may be of another
     UNLESS_ANY_FLOAT = auto()
     IF_ANY_FLOAT = auto()
+    UNLESS_GIVES_FLOAT = auto()  # or complex numbers
 
 
 class Gives(Enum):
@@ -86,6 +87,7 @@ class Operation:
     call_fails: bool = True  # as a call of ATen from a lowered graph
     of_reals: bool = False  # kernels refuse complex numbers; shapes do not tell
     of_numbers: bool = False  # and truths
+    asks_whole: bool = False  # by its numbers and PyTorch's version, kernels refuse whole ones or take them
     checks_indexes: bool = False  # one out of range is an error, also where the result is not read
     takes_numbers: bool = False  # numbers become elements, or meet them, and a dtype has to hold them
     promotes: bool = False  # operands are brought to one dtype, which in place has to fit into the first

@@ -13,7 +13,10 @@ ROWS = (
     row("linear matmul", fails=FIT, is_product=True, of_one_dtype=(0, 1)),
     row("dot", fails=FIT, call_fails=False),
     row("einsum outer", fails=FIT),
-    row("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d", fails=FIT, of_one_dtype=(0, 1)),
+    row(
+        "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d", fails=FIT, gives=Gives.FRESH,
+        of_one_dtype=(0, 1),
+    ),
     row("convolution convolution_backward", call_fails=False),
     row(
         "addmm.default baddbmm.default bmm.default mm.default convolution.default convolution_backward.default",

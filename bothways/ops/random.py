@@ -8,7 +8,7 @@ from __future__ import annotations
 from bothways.ops.operation import Fails, row
 
 ROWS = (
-    row("rand rand_like randn randn_like", draws=True, fails=Fails.NEVER, call_fails=False),
+    row("rand rand_like randn randn_like", draws=True, fails=Fails.UNLESS_GIVES_FLOAT, call_fails=False),
     row("randint randint_like randperm random", draws=True),
     row("uniform", draws=True, call_fails=False),
     row("bernoulli", draws=True),
@@ -16,8 +16,9 @@ ROWS = (
     row("binomial cauchy exponential geometric log_normal multinomial normal normal_functional poisson", draws=True),
     row("_sample_dirichlet _standard_gamma", draws=True),
     # Layers.
-    row("dropout", draws=True, fails=Fails.UNLESS_ALL_FLOAT),
-    row("alpha_dropout dropout1d dropout2d dropout3d feature_alpha_dropout feature_dropout native_dropout", draws=True),
+    row("dropout", draws=True, fails=Fails.UNLESS_ALL_FLOAT, asks_whole=True),
+    row("alpha_dropout dropout1d dropout2d dropout3d", draws=True, asks_whole=True),
+    row("feature_alpha_dropout feature_dropout native_dropout", draws=True, asks_whole=True),
     row("_cudnn_init_dropout_state _fill_mem_eff_dropout_mask_ _fused_dropout", draws=True),
     row("rrelu rrelu_with_noise_functional", draws=True),
     row("rrelu_with_noise", draws=True, writes=True),

@@ -14,12 +14,26 @@ import torch
 import torch.fx
 
 from bothways import torch_compat
-from bothways.ops import bindings, layers, lists, making, operators, pointwise, products, random, reductions, views
+from bothways.ops import (
+    bindings,
+    collectives,
+    layers,
+    lists,
+    making,
+    operators,
+    pointwise,
+    products,
+    random,
+    reductions,
+    views,
+)
 from bothways.ops.operation import Gives, Operation
 
 # Which have no tag that says that they are pointwise.
 POINTWISE = ("copy", "divide", "masked_fill", "multiply", "subtract")
-TABLES = (pointwise, reductions, views, making, products, layers, random, operators, lists, bindings)
+TABLES = (
+    pointwise, reductions, views, making, products, layers, random, operators, lists, collectives, bindings,
+)  # fmt: skip
 
 
 def _assembled() -> dict[str, dict[str, Any]]:

@@ -72,6 +72,8 @@ def why_never(run: Callable[..., Any]) -> str:
 def _why_not(name: str, value: Any) -> str:
     operation = value if torch_compat.is_plain_overload(value) else torch_compat.overload_of(value)
     if operation is not None:
+        if operation.namespace == "bothways":  # collectives, of which those on a GPU are traced that only launch
+            return ""
         if operation.namespace not in ("aten", "prims"):
             return f"{operation} may do more than launch"
         name = torch_compat.schema_of(operation).name.partition("::")[2]

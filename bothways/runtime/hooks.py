@@ -15,6 +15,7 @@ from torch.utils.hooks import BackwardHook, RemovableHandle
 
 from bothways import torch_compat
 from bothways.node_facts import Region, in_graphs
+from bothways.runtime.acts import act
 
 
 class HookSite:
@@ -166,6 +167,7 @@ def push_saved_tensors_hooks(pack: Callable[..., Any], unpack: Callable[..., Any
 @in_graphs(region=Region.BEGIN, has_effects=True)
 def push_users_hooks(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
     """Hooks that may have effects: running the graph twice is not running it once."""
+    act()
     torch_compat.push_saved_tensors_hooks(pack, unpack)
 
 

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bothways import torch_compat
 from bothways.node_facts import CallFacts, in_graphs
+from bothways.runtime.acts import act
 from bothways.symbols.environment import COMPARISONS
 
 
@@ -64,6 +65,7 @@ class Reads:
 @in_graphs(opaque=True, has_effects=True)
 def set_data_(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
     """``tensor.data = data``; gives the tensor, which has the other's sizes from now on."""
+    act()
     tensor.data = data
     return tensor
 
@@ -101,6 +103,8 @@ class ApplyFunction:
     def __call__(self, *values: Any) -> Any:
         if self.stateful:
             refuse_stand_ins(self)
+        if self.__bothways_call__.has_effects:
+            act()
         if self._as_given:
             return torch_compat.APPLY_FUNCTION(self.cls, *values)
         return torch_compat.APPLY_FUNCTION(self.cls, *(filled(argument, values) for argument in self.arguments))
@@ -139,6 +143,8 @@ class Checkpointed:
     def __call__(self, *values: Any) -> Any:
         split = len(values) - self.changed
         changed = values[split:]
+        if changed:
+            act()
 
         def run(*unchanged: Any) -> Any:
             return self.module.forward(*unchanged, *changed)
@@ -174,6 +180,7 @@ class SetsState:
 
     def __call__(self) -> None:
         refuse_stand_ins(self)
+        act()
         self.setter(*self.args, **self.kwargs)
 
     def __repr__(self) -> str:
@@ -193,6 +200,7 @@ class LaunchKernel:
 
     def __call__(self, *values: Any) -> None:
         refuse_stand_ins(self)
+        act()
         positional = [filled(argument, values) for argument in self.arguments]
         self.kernel[self.grid](*positional, **{name: filled(arg, values) for name, arg in self.keywords.items()})
 

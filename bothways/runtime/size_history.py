@@ -23,6 +23,9 @@ LARGEST = 2**62
 # Programs for so many lengths of one list, or values of a number that can be no symbol, are worth it.
 FEW = 3
 
+# Sets of dimensions are replaced, not changed: a thread that compiles for what was forgotten meanwhile may be reading.
+NONE: frozenset[int] = frozenset()
+
 
 class SizeHistory:
     """``dynamic`` is the user's wish: True for all, False for none, None for what changes."""
@@ -30,9 +33,9 @@ class SizeHistory:
     def __init__(self, dynamic: bool | None = None) -> None:
         self.dynamic = dynamic
         self._sizes: dict[str, tuple[int, ...]] = {}
-        self._moving_dims: dict[str, set[int]] = {}
+        self._moving_dims: dict[str, frozenset[int]] = {}
         self._strides: dict[str, tuple[int, ...]] = {}
-        self._moving_strides: dict[str, set[int]] = {}
+        self._moving_strides: dict[str, frozenset[int]] = {}
         self._numbers: dict[str, Number] = {}
         self._moving_numbers: set[str] = set()
         self._small_numbers: set[str] = set()
@@ -44,38 +47,40 @@ class SizeHistory:
         self._lengths: dict[str, set[int]] = {}
         self._values: dict[str, set[Number]] = {}
 
-    def dims(self, name: str, tensor: torch.Tensor, *, is_static: bool = False) -> set[int]:
+    def dims(self, name: str, tensor: torch.Tensor, *, is_static: bool = False) -> frozenset[int]:
         """The dimensions of a tensor whose sizes are symbols now. Nothing and one are never: they broadcast.
 
         ``is_static`` is for a tensor of a module whose class is marked; ``mark_dynamic`` wins, here and of the tensor.
         """
         if self.dynamic is False:
-            return set()
+            return NONE
         sizes = tuple(tensor.shape)
         before = self._sizes.get(name)
         self._sizes[name] = sizes
-        moving = self._moving_dims.setdefault(name, set())
+        moving = self._moving_dims.get(name, NONE)
         if before is not None and len(before) == len(sizes) and config.automatic_dynamic:
             moving |= {dim for dim, (one, other) in enumerate(zip(before, sizes, strict=True)) if one != other}
-        dims = set(range(len(sizes))) if self._wants_all else moving
-        dims = set() if is_static else dims
+            self._moving_dims[name] = moving
+        dims = frozenset(range(len(sizes))) if self._wants_all else moving
+        dims = NONE if is_static else dims
         if tensor.__dict__:
             dims = (dims - getattr(tensor, STATIC_MARK, set())) | getattr(tensor, DYNAMIC_MARK, set())
-        return {dim for dim in dims if dim < len(sizes) and sizes[dim] > 1}
+        return frozenset(dim for dim in dims if dim < len(sizes) and sizes[dim] > 1)
 
-    def steps(self, name: str, tensor: torch.Tensor, *, is_static: bool = False) -> set[int]:
+    def steps(self, name: str, tensor: torch.Tensor, *, is_static: bool = False) -> frozenset[int]:
         """The dimensions of a tensor whose strides are symbols now, where these do not follow from its sizes: a window
         on tensors of several widths. Nothing and one are never: what is expanded, or dense, is laid out apart.
         """
         if self.dynamic is False or tensor.layout is not torch.strided:
-            return set()
+            return NONE
         strides = tensor.stride()
         before = self._strides.get(name)
         self._strides[name] = strides
-        moving = self._moving_strides.setdefault(name, set())
+        moving = self._moving_strides.get(name, NONE)
         if before is not None and len(before) == len(strides) and config.automatic_dynamic:
             moving |= {dim for dim, (one, other) in enumerate(zip(before, strides, strict=True)) if one != other}
-        return set() if is_static else {dim for dim in moving if dim < len(strides) and strides[dim] > 1}
+            self._moving_strides[name] = moving
+        return NONE if is_static else frozenset(dim for dim in moving if dim < len(strides) and strides[dim] > 1)
 
     def moves(self, name: str, number: Number, *, is_argument: bool, is_schedule: bool = False) -> bool:
         """Whether a number is a symbol now; with ``dynamic=True`` those are that the call is given.

@@ -112,9 +112,11 @@ class Environment:
         """A new symbol that has this value now, and is never below ``least``. Those of floats are called ``f0``, …"""
         return self._symbol("s" if type(value) is int else "f", value, least)
 
-    def unknown_symbol(self, like: int | float, least: float) -> Symbol:
+    def unknown_symbol(self, like: int | float, within: Range) -> Symbol:
         """A symbol for a number that is found when the program runs; ``like`` has its type, and is a guess."""
-        symbol = self._symbol("u" if type(like) is int else "fu", like, least)
+        like = min(max(like, within.least), within.greatest)
+        symbol = self._symbol("u" if type(like) is int else "fu", like, within.least)
+        self.known.ranges[symbol] = within
         self.unknown |= {symbol}
         return symbol
 

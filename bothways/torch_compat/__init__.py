@@ -4,6 +4,7 @@ Everything here is a thin name for something PyTorch has; nothing here knows abo
 """
 
 from bothways.torch_compat.cuda_graphs import *  # noqa: F403
+from bothways.torch_compat.distributed import *  # noqa: F403
 from bothways.torch_compat.forward_settings import *  # noqa: F403
 from bothways.torch_compat.functionalizing import *  # noqa: F403
 from bothways.torch_compat.functions import *  # noqa: F403

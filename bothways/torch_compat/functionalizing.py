@@ -19,9 +19,13 @@ def to_functional(tensor: torch.Tensor) -> torch.Tensor:
     return wrapped
 
 
+def is_functional(tensor: torch.Tensor) -> bool:
+    return torch._is_functional_tensor(tensor)
+
+
 def from_functional(tensor: torch.Tensor) -> torch.Tensor:
     """The current value behind a functional wrapper."""
-    if not torch._is_functional_tensor(tensor):
+    if not is_functional(tensor):
         return tensor
     torch._sync(tensor)
     return torch._from_functional_tensor(tensor)

@@ -70,6 +70,11 @@ def in_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
+def records_gradients() -> bool:
+    """Whether operations on tensors that need gradients are followed: in inference mode they never are."""
+    return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+
+
 def global_module_hooks() -> dict[str, Any]:
     """The module-wide hook dictionaries of ``nn.Module``, as the globals of its defining module."""
     return vars(module_internals)

@@ -92,6 +92,12 @@ def is_plain_overload(target: Any) -> bool:
     return type(target) is torch._ops.OpOverload
 
 
+def form_in_place(target: Any) -> Any:
+    """The overload of the same name that changes its first argument; None if there is none."""
+    namespace, family, overload = str(target).split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), f"{family}_", None), overload, None)
+
+
 _overloads: dict[int, Any] = {}  # by the id of the function that was given for each; overloads live as long as Python
 
 

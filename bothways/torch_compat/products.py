@@ -38,7 +38,8 @@ _PRECISIONS = ("none", "ieee", "tf32", "bf16")
 @dataclass(frozen=True)
 class ProductFunctions:
     """Addresses: of ``sgemm_``, of PyTorch's settings, of the method of these that gives a precision, and of the C of
-    ATen's own products, of matrices at addresses, which are dropped at the end."""
+    ATen's own products, of matrices at addresses, which are dropped at the end. ``adds_in_order`` is 1 where the first
+    adds up few columns in order."""
 
     sgemm: int
     settings: int
@@ -47,6 +48,7 @@ class ProductFunctions:
     mm: int
     addmm: int
     drop: int
+    adds_in_order: int
 
 
 @functools.cache
@@ -61,11 +63,13 @@ def product_functions() -> ProductFunctions | None:
     with undisturbed():
         if not _tells_precision(precision, settings) or not _multiplies(multiply):
             return None
+        in_order = _adds_in_order()
     others = [c_function(name) for name in _OF_ATEN]
     if None in others:
         return None
-    address, place, *of_aten = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in (multiply, precision, *others))
-    return ProductFunctions(address, settings, place, *of_aten)
+    known = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in (multiply, precision, *others))
+    address, place, matrix, mm, addmm, drop = known
+    return ProductFunctions(address, settings, place, matrix, mm, addmm, drop, int(in_order))
 
 
 @contextlib.contextmanager
@@ -99,6 +103,24 @@ def _multiplies(multiply: Any) -> bool:
         return False  # PyTorch does something else now
     sizes, ways = ((5, 7, 9), (32, 48, 16)), (False, True)
     return all(_agrees(multiply, *one) for one in itertools.product(sizes, ways, ways))
+
+
+def _adds_in_order() -> bool:
+    """Whether products of few columns, the right matrix row by row, have the bits of sums that go on product after
+    product, however long they are, and each product rounded by itself."""
+    rows, inner, few = 35, 30, (2, 3, 4, 8)
+    left, right = _filled(rows, inner, False), _filled(inner, few[-1], False)
+    sums = torch.zeros(rows, few[-1], dtype=torch.float32, device="cpu")
+    for at in range(inner):
+        sums = sums + left[:, at : at + 1] * right[at]
+    for one, columns in itertools.product((left, left.t().contiguous().t()), few):
+        if not torch.equal(one @ right[:, :columns].contiguous(), sums[:, :columns]):
+            return False
+    # Sums that are put together from several lose other ones beside a large number than those that go on.
+    left, right = (torch.ones(size, dtype=torch.float32, device="cpu") for size in ((9, 3000), (3000, few[-1])))
+    left[:, 0], left[:, 1500] = 2.0**30, -(2.0**30)
+    ways = itertools.product((left, left.t().contiguous().t()), few)
+    return all(bool((one @ right[:, :columns].contiguous() == 1499).all()) for one, columns in ways)
 
 
 def _agrees(multiply: Any, sizes: tuple[int, int, int], left_turned: bool, right_turned: bool) -> bool:

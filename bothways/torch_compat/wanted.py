@@ -16,10 +16,11 @@ class WantedGradients:
     ``autograd.grad(y, x)`` comes to everything behind ``y``, and asks for what leads to ``x``. About a leaf that it is
     called with the engine answers with an error, which takes longer than all the rest. So where the other answers are
     those of a run in which the leaf was wanted, it is taken to be wanted again: the engine lets a gradient fall that it
-    does not want.
+    does not want. Not where answers have to be ``exact``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, exact: bool = False) -> None:
+        self._is_exact = exact
         self._leaves: frozenset[int] = frozenset()  # the places where there was an error
         self._with_leaves: set[tuple[bool, ...]] = set()  # answers, with True in those places
 
@@ -41,5 +42,6 @@ class WantedGradients:
                 wanted.append(function is not None and (place in unasked or _will_run(function)))
             except RuntimeError:  # its gradient is taken, and not accumulated
                 wanted.append(True)
-                self._leaves |= {place}
+                if not self._is_exact:
+                    self._leaves |= {place}
         return tuple(wanted)

@@ -299,3 +299,33 @@ def test_groups_leave_where_they_stand():
     for run in (function, compiled, compiled):
         _, group, groups = run(torch.ones(2))
         assert list(group) == [2, 2] and [(key, list(each)) for key, each in groups] == [(3, [3])]
+
+
+class Keeping:
+    """A class that copies what it holds in its own way."""
+
+    def __init__(self, held):
+        self.held = held
+
+    def __deepcopy__(self, memo):
+        return Keeping(copy.deepcopy(self.held, memo))
+
+
+def test_what_is_met_twice_is_copied_once():
+    def f(x):
+        shared, names, frozen = [1], {2}, frozenset([Settings()])
+        keeping = Keeping(shared)
+        made = copy.deepcopy([keeping, keeping, Keeping(shared), shared, names, names, frozen, frozen])
+        same = [made[0] is made[1], made[0].held is made[2].held, made[0].held is made[3], made[4] is made[5]]
+        return x + 1, same, made[6] is made[7], made[6] is frozen, made[4] is names
+
+    agree(f, X)
+
+
+def test_a_memo_of_the_caller_s_is_read_and_filled():
+    def f(x):
+        numbers, memo = [1], {}
+        first, second = copy.deepcopy(numbers, memo), copy.deepcopy(numbers, memo)
+        return x + 1, first is second, len(memo)
+
+    assert repr(bothways.compile(f, backend="eager")(X)) == repr(f(X))

@@ -2,12 +2,14 @@
 
 import copy
 import functools
+import operator
 
+import pytest
 import torch
 from programs import agree
 
 import bothways
-from bothways.testing import CompileCounter
+from bothways.testing import CompileCounter, same
 
 X = torch.arange(4.0)
 BINARY = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
@@ -68,6 +70,19 @@ def test_in_place_operators():
         return x + 1, a is before, a.v
 
     agree(program, (X, Traced(1)))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_product_of_matrices_in_place_is_another_tensor(backend):
+    def program(x):
+        before, row = x, x[0]
+        x @= x
+        row @= before
+        before //= 1
+        return x, before, row, operator.imatmul(before, row), x is before
+
+    x = torch.arange(9.0).view(3, 3) / 2
+    assert same(program(x.clone()), bothways.compile(program, backend=backend, fullgraph=True)(x.clone()))
 
 
 def test_in_place_operators_fall_back_to_plain_ones():

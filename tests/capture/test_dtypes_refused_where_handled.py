@@ -194,3 +194,54 @@ def test_double_precision_is_refused_under_autocast_and_changes_are_made_once(pr
         return {"x": x, "y": y}
 
     agree(program, observe, 1, 2, backend=backend, within={"kernels_for_small_graphs": True})
+
+
+DROPOUTS = [F.dropout, F.alpha_dropout, F.dropout1d, lambda x, p: torch.native_dropout(x, p, True)[0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool], ids=str)
+@pytest.mark.parametrize("dropout", DROPOUTS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dropout_of_whole_numbers(dropout, dtype, backend):
+    """PyTorch 2.11 refuses most of it, later versions less."""
+
+    def program(x, p):
+        try:
+            return dropout(x, p)
+        except RuntimeError as error:
+            return str(error)
+
+    def observe(function, p):
+        torch.manual_seed(0)
+        return {"result": function(torch.ones(3, 4, dtype=dtype), p), "random": torch.rand(1)}
+
+    agree(program, observe, 0.5, 0.0, 1.0, 0.5, backend=backend, within={"kernels_for_small_graphs": True})
+
+
+DRAWN = [
+    lambda x: torch.rand_like(x), lambda x: torch.randn_like(x), lambda x: torch.rand(2, dtype=x.dtype),
+    lambda x: torch.rand_like(x, dtype=torch.float32), lambda x: torch.randn(3, dtype=x.dtype),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize("drawn", DRAWN)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_random_numbers_that_are_no_fractions(drawn, dtype, backend):
+    def program(x):
+        log = []
+        try:
+            log.append(drawn(x) + 1)
+        except (RuntimeError, NotImplementedError):
+            log.append("refused")
+        try:
+            drawn(x)
+        except (RuntimeError, NotImplementedError):
+            log.append("again")
+        return log, x + 1
+
+    def observe(function, size):
+        torch.manual_seed(0)
+        return {"result": function(torch.ones(size, dtype=dtype)), "random": torch.rand(1)}
+
+    agree(program, observe, 2, 2, 3, backend=backend, within={"kernels_for_small_graphs": True})

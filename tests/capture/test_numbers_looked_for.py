@@ -28,3 +28,26 @@ def test_a_number_that_changes_is_looked_for_among_numbers_that_change(among):
     for number, others in ((3, [1, 2]), (4, [2, 3]), (5, [5, 4]), (300, [300, 4]), (6, [6, 6]), (2, [9, 8])):
         assert torch.equal(compiled(x, number, list(others)), find(x, number, list(others)))
     assert "unstable_guard" not in {found.code for one in bothways.history(compiled) for found in one.breaks}
+
+
+NAN = float("nan")
+ASKED = {
+    "is": lambda number, others: [other is number for other in others],
+    "in": lambda number, others: number in others,
+    "==": lambda number, others: [number] == others[:1],
+    "in a dict": lambda number, others: list(dict(enumerate(others)).values())[-1] is number,
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_whether_a_number_is_the_object_that_others_hold(asked):
+    function = ASKED[asked]
+    compiled = bothways.compile(function, backend="eager")
+    half = 1.5
+    for number, others in (
+        (2.5, [half]), (half, [half]), (half, [float("1.5")]), (NAN, [NAN]), (NAN, [float("nan")]), (NAN, [NAN]),
+        (3.5, [half, float("3.5")]), (half, [2.5, half]), (4, [5]), (6, [6]), (10**9, [10**9 + 1]),
+    ):  # fmt: skip
+        for _ in range(2):
+            assert compiled(number, others) == function(number, others)
+    assert "unstable_guard" not in {found.code for one in bothways.history(compiled) for found in one.breaks}

@@ -25,6 +25,11 @@ def by_its_own_name(x):
     return x + beta(1.0, 2.0) * np.random.choice(4)
 
 
+def mixed_after_a_layer(x):
+    layer = np.random.randint(1, 3)
+    return torch.cat([x.repeat(layer, 1), x.repeat(3 - layer, 1) * 2]), layer
+
+
 def observe(function, seed):
     np.random.seed(seed)
     own.seed(seed)
@@ -46,7 +51,9 @@ def observe(function, seed):
 
 @pytest.mark.every_backend
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-@pytest.mark.parametrize("program", [mixup, of_two_generators, by_its_own_name], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "program", [mixup, of_two_generators, by_its_own_name, mixed_after_a_layer], ids=lambda f: f.__name__
+)
 def test_every_call_draws_again(program, backend):
     agree(program, observe, 0, 1, 2, 0, backend=backend, fullgraph=True, programs=1, tol=1e-6)
 

@@ -58,6 +58,44 @@ def test_several_kinds_of_numbers_in_order(backend):
     draws_agree(program, backend)
 
 
+def repeated(x):
+    count = random.randint(1, 2)
+    return torch.cat([x.repeat(count), x.repeat(3 - count) * 2]), count
+
+
+def cropped(x):
+    begin, bits = random.randrange(0, 2), random.getrandbits(1)
+    return (x[begin : begin + 2] * 2 if begin < 2 else x), x.detach()[bits + 1]
+
+
+def spread(x):
+    computed = torch.stack([x, x + 1]).detach().exp()
+    rows = computed.repeat(random.randint(1, 2), 1) * 2
+    return rows.sum(0), rows.sum(1), computed
+
+
+@everywhere
+@pytest.mark.parametrize("program", [repeated, cropped, spread], ids=lambda f: f.__name__)
+def test_what_is_drawn_lies_where_the_arguments_say(program, backend):
+    """Sizes and indices that are worked out of it are right without a look, so no call runs as plain Python."""
+    with bothways.config.patch(kernels_for_small_graphs=True):
+        draws_agree(program, backend, calls=8)
+
+
+def test_a_backward_that_waits_for_what_is_drawn_ends_the_graph():
+    def program(x):
+        x.grad = None
+        count = random.randint(1, 2)
+        rows = torch.cat([x.expand(1, 3).repeat(count, 1), x.repeat(3 - count, 1)])
+        (rows.sin() * rows[:1]).sum().backward()
+        return x.grad
+
+    compiled = bothways.compile(program, backend="eager")
+    draws_agree(lambda x: compiled(x), "eager", fullgraph=False, programs=None)
+    codes = {found.code for compilation in bothways.history(compiled) for found in compilation.breaks}
+    assert codes == {"tensor_value"}
+
+
 @everywhere
 def test_numbers_drawn_in_a_loop_of_a_callee(backend):
     def noisy(x, scale):

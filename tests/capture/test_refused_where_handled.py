@@ -165,6 +165,26 @@ def test_an_error_that_nobody_waits_for_leaves_with_what_python_did_before(fails
 
 
 @backends
+def test_a_convolution_gives_what_is_its_own(backend):
+    """To change it in place, as a discriminator does, changes no input that was computed before."""
+    seen = []
+
+    def program(x, weight, further):
+        seen.append(len(x))
+        hidden = torch.nn.functional.leaky_relu(torch.conv1d(x, weight), 0.2, inplace=True)
+        return hidden * torch.vdot(further[0], further[1])
+
+    def observe(run, count):
+        torch.manual_seed(0)
+        images = torch.randn(count, 2, 5, requires_grad=True)
+        result = run(images * 2, torch.randn(3, 2, 2), torch.randn(2, 4))
+        result.sum().backward()
+        return {"result": result, "gradient": images.grad, "seen": seen.pop()}
+
+    agree(program, observe, 4, 4, backend=backend, programs=1, tol=1e-5)
+
+
+@backends
 def test_what_is_not_waited_for_stays_in_the_graph(backend):
     def unhandled(x, index):
         x.mul_(2)

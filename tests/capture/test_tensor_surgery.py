@@ -49,7 +49,30 @@ def reads_data(x, y):
     return x + y.data
 
 
-SURGERY = [sets, sets_storage, resizes, resizes_as, takes_data, takes_data_of_another_size, reads_data]
+def sets_what_it_changed(x, y):
+    z = x + 1
+    x.data /= 2
+    x.data = x.data
+    return z, x + y, x._version
+
+
+def sets_what_it_changed_before(x, y):
+    data = x.data
+    data *= 2
+    x.data = y * 3
+    x.data = data
+    return x + 1, x.data.add_(1)
+
+
+def sets_what_is_turned(x, y):
+    x.data = x.data.unsqueeze_(0)
+    return x + 1, x.shape
+
+
+SURGERY = [
+    sets, sets_storage, resizes, resizes_as, takes_data, takes_data_of_another_size, reads_data, sets_what_it_changed,
+    sets_what_it_changed_before, sets_what_is_turned,
+]  # fmt: skip
 
 
 @pytest.mark.in_turn("backend")

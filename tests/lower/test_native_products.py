@@ -11,6 +11,7 @@ from pythons import run_python
 import bothways
 from bothways import torch_compat, trace
 from bothways.lower.dialects.c.dialect import C
+from bothways.lower.dialects.c.products import FEW
 from bothways.lower.dialects.reference.dialect import Reference
 from bothways.lower.host.program import KernelProgram
 from bothways.lower.schedule.products import MOST
@@ -42,7 +43,8 @@ def ways_to_lie(rows, columns):
 
 SIZES = [
     (1, 1, 1), (1, 5, 1), (5, 1, 1), (1, 1, 5), (4, 1, 4), (1, 7, 6), (6, 7, 1), (3, 4, 5), (16, 16, 16), (33, 17, 65),
-    (128, 64, 96), (7, 300, 2), (64, 2, 2), (2, 64, 64),
+    (128, 64, 96), (7, 300, 2), (64, 2, 2), (2, 64, 64), (128, 256, 2), (65, 130, 3), (1, 40, 4), (96, 3, 4),
+    (40, 1000, 8), (31, 64, 8),
 ]  # fmt: skip
 
 
@@ -87,6 +89,24 @@ def test_numbers_that_are_none_are_the_same():
                                strict=True):  # fmt: skip
         assert torch.equal(found.nan_to_num(7), expected.nan_to_num(7))
         assert torch.equal(found.isnan(), expected.isnan())
+
+
+@pytest.mark.parametrize("columns", FEW)
+def test_few_columns_have_the_very_bits_of_zeros_and_of_what_is_no_number(columns):
+    torch.manual_seed(0)
+    left, right = torch.randn(70, 75), torch.randn(75, columns)
+    left[:20].clamp_(min=0), left[20:30].mul_(1e-30), left[30:33].zero_(), left[33:36].fill_(-0.0), left[36].fill_(1)
+    left[40, 2], left[41, 3], right[0, 1], right[5].data[:] = float("nan"), float("inf"), -float("inf"), -0.0
+    given = [left, left.t().contiguous().t(), right]
+
+    def function(left, turned, right):
+        return left @ right, turned @ right, left[30:40] @ right.abs().mul(1e-12)
+
+    program = lowered(function, *given)
+    assert calls_of_aten(program) == 0
+    assert "    multiply_few(" in program.kernels.text
+    for found, expected in zip(program.run(*given), function(*given), strict=True):
+        assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
 
 
 def mlp(width=24):

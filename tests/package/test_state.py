@@ -18,6 +18,7 @@ TABLES = {
     "capture/values/tensors/tensors.py INDICES", "capture/values/tensors/tensors.py SETTERS",
     "capture/values/tensors/tensors.py SPECIAL_METHODS", "ops/rules.py LOWERINGS", "ops/rules.py REFUSALS",
     "ops/rules.py SHAPE_RULES", "ops/rules.py WARNINGS", "backward/engine.py default_compiler", "config.py _listeners",
+    "runtime/collectives.py _TRACED",
 }  # fmt: skip
 # What was found out about this process, this machine or this PyTorch; finding it out again would say the same.
 CACHES = {
@@ -25,7 +26,8 @@ CACHES = {
     "building/build.py _troubles", "building/cuda_build.py _modules", "cache/digests.py _known",
     "calls/call_library.py _failures", "calls/call_library.py _found", "capture/writing/definitions.py _of_classes",
     "driver/pools.py _pools", "fake/mode.py _known", "replay/recorders.py _recorders",
-    "torch_compat/backward_engine.py FORMULAS", "torch_compat/kernels.py _overloads",
+    "runtime/collectives.py _groups", "runtime/collectives.py _numbers", "torch_compat/backward_engine.py FORMULAS",
+    "torch_compat/kernels.py _overloads",
 }  # fmt: skip
 # What users have asked for: backends, marks, who watches, whose backwards are captured.
 ASKED = {

@@ -3,6 +3,7 @@
 import os
 import textwrap
 import threading
+import time
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from faults_threads import Stress
 from pythons import run_python
 
 import bothways
+from bothways.runtime.size_history import SizeHistory
 from bothways.testing import same
 
 
@@ -108,6 +110,62 @@ def test_reset_does_not_wait_for_a_capture_and_keeps_nothing_of_it():
     assert same(results[0], x * 2)
     assert bothways.explain(compiled).programs == []
     assert same(compiled(x), x * 2) and len(bothways.explain(compiled).programs) == 1
+
+
+def test_a_capture_that_waited_through_a_reset_waits_for_those_since():
+    """Misses of one function come one after the other, also where one of them waited for what was forgotten then."""
+    goes_on, at_work, beside = [threading.Event() for _ in range(3)], [], []
+
+    def backend(graph, inputs):
+        beside.append(len(at_work))  # those that are captured at the same time
+        at_work.append(graph)
+        assert goes_on[len(beside) - 1].wait(60)
+        at_work.remove(graph)
+        return graph.forward
+
+    compiled, threads = bothways.compile(lambda x: x * 2, backend=backend), []
+
+    def call(size):
+        threads.append(threading.Thread(target=compiled, args=(torch.ones(size),)))
+        threads[-1].start()
+
+    def until(captured):
+        while len(beside) < captured:
+            time.sleep(0.005)
+
+    call(2)
+    until(captured=1)
+    call(3)
+    time.sleep(0.1)  # it waits for the first by now
+    bothways.reset()
+    call(4)
+    until(captured=2)
+    goes_on[0].set()
+    threads[0].join()
+    time.sleep(0.1)  # the second might begin, and must not
+    for event in goes_on:
+        event.set()
+    for thread in threads:
+        thread.join()
+    assert beside == [0, 1, 0]
+
+
+def test_what_is_known_of_sizes_may_be_read_while_another_thread_adds_to_it():
+    history = SizeHistory()
+
+    class Size(int):
+        """Another thread comes in between where it is compared."""
+
+        def __gt__(self, other):
+            history.dims("x", tensor(7, 8, 9))
+            return int(self) > other
+
+    def tensor(*shape):
+        return type("Tensor", (), {"shape": shape})()
+
+    history.dims("x", tensor(2, 2, 2))
+    assert history.dims("x", tensor(Size(3), 2, 2)) == {0}
+    assert history.dims("x", tensor(7, 8, 9)) == {0, 1, 2}
 
 
 def test_what_a_running_program_reads_stays_until_it_has_run():
@@ -235,7 +293,7 @@ def check():
 
 state = f.__bothways__
 for lock in (
-    state._lock, state.dispatcher._lock, stances._current.lock, config._lock, registry._lock, installer._lock
+    state._pool.lock, state.dispatcher._lock, stances._current.lock, config._lock, registry._lock, installer._lock
 ):
     begun.clear()
     go_on.clear()

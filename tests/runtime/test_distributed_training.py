@@ -160,8 +160,8 @@ def test_two_processes_train_as_plain_ones_do(way, backend, capture, synced, res
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_step_that_sums_gradients_by_hand(backend, results):
-    """What processes tell each other runs between graphs, where it stands; the rest of the step is compiled."""
+    """What processes tell each other is a part of the step's graph, once the optimizer has made its state."""
     expected, _ = results["by hand", "eager"]
     found, graphs = results["by hand", backend]
     torch.testing.assert_close(found, expected)
-    assert graphs > 1
+    assert graphs > 0

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FIRST_OF_ALL = tuple(
     f"torch.{ask.__name__}" for ask in (torch_compat.function_mode_depth, torch_compat.is_jit_tracing)
 )
-RESERVED = frozenset(dir(builtins)) | {"hit", "failure", "error", "result", "state", "numbers", "after", "kept"}
+RESERVED = frozenset(dir(builtins)).union("hit failure error result state numbers after kept acted".split())
 # What injected objects are called in generated code; a parameter of that form would hide one.
 INJECTED_NAME = re.compile(r"_.*\d$|_bothways_|_(graph|table)$")
 

@@ -17,10 +17,13 @@ from bothways.capture.guards.sources import Source
 from bothways.capture.overrides.overrides import without_class
 from bothways.capture.program.groups import NameGroups, are_many
 from bothways.capture.program.guard_text import ProgramGuards, parameter_names, render_late, still_there
+from bothways.capture.shapes.changes import changes_inputs
+from bothways.capture.shapes.safe_operations import may_draw, may_fail
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.tensors.random_numbers import outside
 from bothways.capture.writing.emit import Emitter
 from bothways.capture.writing.object_inputs import build_before
+from bothways.runtime.acts import acts
 from bothways.runtime.kept_inputs import call_together, keep_inputs
 from bothways.runtime.kept_inputs import put_back as undone
 from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program
@@ -67,14 +70,14 @@ def render(
     forgotten = _forgetting(emitter, graph_key, groups, are_many(inputs))
     outputs = list(emitter.tensors)
     modes = tracer.overrides.changes(emitter)
-    is_retried = tracer.graph.has_work and tracer.graph.may_fail and not tracer.graph.has_effects
+    is_retried = tracer.graph.has_work and any(map(may_fail, tracer.graph.until_it_acts()))
     loads = [*emitter.loads[: before.place], *(before.ask if is_retried else ()), *emitter.loads[before.place :]]
     body = _unseen(emitter, [*loads, *prepared, *(forgotten if tracer.graph.has_work else ())])
     results = ""
     if tracer.graph.has_work:
         is_together = (together := groups.text("inputs", inputs)) in groups.made and not handed_over
         if is_together:
-            kept = ", kept" * (is_retried and tracer.graph.changes_inputs)
+            kept = ", kept" * (is_retried and any(map(changes_inputs, tracer.graph.until_it_acts())))
             call = _call_together(emitter, graph_key, sizes, together, f"{len(outputs)}{kept}")
             results = names.fresh("results") if are_many(outputs) else ""
         else:
@@ -243,15 +246,18 @@ def _retried(
     which are handed on together or one by one."""
     ask: list[str] = []
     undo: list[str] = []
-    put_back = generators.put_back
-    if emitter.tracer.graph.changes_inputs:
-        graph = emitter.tracer.graph
+    put_back, graph = generators.put_back, emitter.tracer.graph
+    nodes = graph.until_it_acts()
+    if graph.has_effects:
+        asked = emitter.inject(acts, "acts")
+        ask, undo = [f"acted = {asked}()"], [f"if {asked}() != acted: raise"]
+    if any(map(changes_inputs, nodes)):
         facts = (*map(frozenset, graph.written_inputs()), graph.fails_late, graph.breaks_off, graph.relies_late)
         facts = (*facts, is_together)
         sets = emitter.inject(facts, "written")  # made once, asked at every call
-        ask = [f"kept = {emitter.inject(keep_inputs, 'keep_inputs')}({graph_key}, {inputs}, *{sets})"]
-        undo = [f"if not {emitter.inject(undone, 'put_back')}(kept): raise"]
-    if emitter.tracer.graph.may_draw:
+        ask += [f"kept = {emitter.inject(keep_inputs, 'keep_inputs')}({graph_key}, {inputs}, *{sets})"]
+        undo += [f"if not {emitter.inject(undone, 'put_back')}(kept): raise"]
+    if any(map(may_draw, nodes)):
         ask += [f"numbers = {emitter.inject(random_state, 'random_state')}()"]
         put_back = [*put_back, f"{emitter.inject(restore_random_state, 'restore_random_state')}(numbers)"]
     return [

@@ -5,6 +5,7 @@ Values go in, Values come out; shapes are worked out by ``fakes``. It never runs
 
 from __future__ import annotations
 
+import itertools
 import keyword
 import math
 import operator
@@ -28,13 +29,15 @@ from bothways.capture.recording.refused_writes import check_writes
 from bothways.capture.recording.repeating import check_repeatable, until_last_check
 from bothways.capture.shapes import fakes
 from bothways.capture.shapes.changes import acts_outside, changes_inputs, changes_something, written_roots
-from bothways.capture.shapes.fake_failures import meaning_of
+from bothways.capture.shapes.fake_failures import meaning_of, needs_data
 from bothways.capture.shapes.fakes import AsCaptured, Fake, FakeFailure
 from bothways.capture.shapes.refused_arguments import check_arguments
 from bothways.capture.shapes.refused_dtypes import gives_another_dtype, may_be_refused
+from bothways.capture.shapes.refused_kernels import check_kernel
 from bothways.capture.shapes.safe_operations import may_draw, may_fail
 from bothways.capture.shapes.warning_rules import kernel_warns
 from bothways.capture.values.collections.containers import ListValue, TupleValue
+from bothways.capture.values.core import linked
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import constant_value
 from bothways.capture.values.objects.caught_warnings import innermost, is_ignored
@@ -152,8 +155,9 @@ class GraphBuilder:
             return self._op(kind, target, run, args, kwargs)
 
     def _op(
-        self, kind: str, target: Any, run: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]
-    ) -> Value:
+        self, kind: str, target: Any, run: Callable[..., Any], args: list[Value], kwargs: dict[str, Value],
+        earlier: FakeFailure | None = None,
+    ) -> Value:  # fmt: skip
         if any(map(keyword.iskeyword, kwargs)):
             self.tracer.stop("call_unknown", "a graph's code cannot pass an argument that is called as a keyword is")
         if self.tracer.definitions.names_another(target):
@@ -170,8 +174,12 @@ class GraphBuilder:
         try:
             check_arguments(_name_of(target), *arguments)
             result = fakes.run(run, *arguments)
+            check_kernel(kind, target, *arguments)
         except FakeFailure as failure:
-            self._explain_failure(target, failure)
+            looks = earlier is None and needs_data(failure.error)
+            if looks and (known := linked.known_sizes(self.tracer, args, kwargs)) is not None:
+                return self._op(kind, target, run, *known, earlier=failure)
+            self._explain_failure(target, earlier or failure)
         as_captured = may_be_refused(_name_of(target), *arguments) or gives_another_dtype(run, *arguments)
         if isinstance(result, AsCaptured):
             as_captured, result = True, result.result
@@ -397,12 +405,16 @@ class GraphBuilder:
         """Whether it does something to the world that cannot be undone."""
         return any(map(acts_outside, self.graph.nodes))
 
+    def until_it_acts(self) -> list[torch.fx.Node]:
+        """The nodes before the first that does what cannot be undone: where they fail, plain Python runs the call."""
+        return list(itertools.takewhile(lambda node: not acts_outside(node), self.graph.nodes))
+
     def written_inputs(self) -> list[list[int]]:
-        """Positions of the inputs that operations write to, for each way in which they do (``changes.Written``)."""
+        """Positions of the inputs that operations write to before it acts, for each way in which they do
+        (``changes.Written``)."""
         inputs = [value.placeholder for value in self.used_inputs()]
-        return [
-            [index for index, node in enumerate(inputs) if node in roots] for roots in written_roots(self.graph.nodes)
-        ]
+        written = written_roots(self.until_it_acts())
+        return [[index for index, node in enumerate(inputs) if node in roots] for roots in written]
 
     def used_inputs(self) -> list[TensorValue]:
         return [value for value in self.inputs if value.placeholder.users]
@@ -414,15 +426,15 @@ class GraphBuilder:
 
     @property
     def fails_late(self) -> bool:
-        """Whether an operation may raise that writes to an input, or comes after one that does."""
-        nodes = list(self.graph.nodes)
+        """Whether an operation may raise that writes to an input, or comes after one that does, before it acts."""
+        nodes = self.until_it_acts()
         first = next((place for place, node in enumerate(nodes) if changes_inputs(node)), len(nodes))
         return any(map(may_fail, nodes[first:]))
 
     @property
     def breaks_off(self) -> bool:
-        """Whether an operation may raise when it has written a part of an input."""
-        return any(changes_inputs(node) and may_fail(node) for node in self.graph.nodes)
+        """Whether an operation may raise when it has written a part of an input, before it acts."""
+        return any(changes_inputs(node) and may_fail(node) for node in self.until_it_acts())
 
     @property
     def may_draw(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -82,13 +83,14 @@ class AutogradHistory:
 
     @contextmanager
     def _in_its_state(self) -> Iterator[None]:
-        before = torch_state()
-        restore(self._state)
-        try:
-            yield
-            self._state = torch_state()
-        finally:
-            restore(before)
+        with torch_compat.without_saved_tensor_hooks():
+            before = torch_state()
+            restore(replace(self._state, saved_tensors_hooks=before.saved_tensors_hooks))
+            try:
+                yield
+                self._state = torch_state()
+            finally:
+                restore(before)
 
     def _run(self, node: torch.fx.Node) -> Any:
         if node.target in CHECKS:

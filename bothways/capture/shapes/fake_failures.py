@@ -25,11 +25,16 @@ def meaning_of(name: str, error: Exception) -> tuple[str, str]:
     name, text = known_as(name), said(error)
     if isinstance(error, SpecialLayout):
         return "tensor_subclass", f"{name} gives a tensor of a special layout"
-    if isinstance(error, NeedsData) or type(error).__name__ in NEEDS_DATA:
+    if needs_data(error):
         return "dynamic_shape", f"{name} needs the data of its arguments: {text}"
     if _is_about_fakes(error):
         return "op_unknown", f"what {name} returns is not known without running it: {text}"
     return "op_failed", f"the shapes of {name} cannot be worked out: {text}"
+
+
+def needs_data(error: Exception) -> bool:
+    """Whether an operation failed because it looks at what tensors hold."""
+    return isinstance(error, NeedsData) or type(error).__name__ in NEEDS_DATA
 
 
 def _is_about_fakes(error: Exception) -> bool:

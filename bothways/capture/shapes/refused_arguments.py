@@ -60,19 +60,19 @@ def _huber(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
     return _unless(3, "delta", lambda delta: delta > 0)(args, kwargs) or _of_two_dtypes(args, kwargs)
 
 
-def _given(args: Arguments, kwargs: dict[str, Any], names: str) -> Iterator[Any]:
+def _arguments_of(args: Arguments, kwargs: dict[str, Any], names: str) -> Iterator[Any]:
     """What an operation has for each of its names, which are in the order of its arguments."""
     by_place = dict(zip(names.split(), args, strict=False))
     return (by_place.get(name, kwargs.get(name)) for name in names.split())
 
 
 def _adding(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
-    added, _, factor = _given(args, kwargs, "input mat1 mat2")
+    added, _, factor = _arguments_of(args, kwargs, "input mat1 mat2")
     return _unless_fits(added, factor, -1)
 
 
 def _linear(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
-    _, weight, bias = _given(args, kwargs, "input weight bias")
+    _, weight, bias = _arguments_of(args, kwargs, "input weight bias")
     return _unless_fits(bias, weight, 0)
 
 
@@ -85,12 +85,12 @@ def _unless_fits(added: Any, factor: Any, dim: int) -> Exception | None:
 
 
 def _convolution(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
-    _, weight, bias = _given(args, kwargs, "input weight bias")
+    _, weight, bias = _arguments_of(args, kwargs, "input weight bias")
     return _unless_of_channels(bias, weight, 0, 1)
 
 
 def _transposed(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
-    _, weight, bias, *_, groups = _given(args, kwargs, "input weight bias stride padding output_padding groups")
+    _, weight, bias, *_, groups = _arguments_of(args, kwargs, "input weight bias stride padding output_padding groups")
     return _unless_of_channels(bias, weight, 1, 1 if groups is None else groups)
 
 
@@ -111,8 +111,8 @@ RULES: dict[str, Refusal] = {
     "gather": _into(lambda dtype: dtype),
     "addmm": _adding,
     "linear": _linear,
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
-    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed),
+    **{f"conv{rank}d": _convolution for rank in (1, 2, 3)},
+    **{f"conv_transpose{rank}d": _transposed for rank in (1, 2, 3)},
     **dict.fromkeys(("celu", "celu_"), _unless(1, "alpha", lambda alpha: alpha != 0)),
     **dict.fromkeys(("complex", "polar"), _into(COMPLEX_OF.get)),
 }

@@ -51,6 +51,9 @@ def lists_fit(args: Sequence[Any]) -> bool:
 
 def may_be_refused(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether ATen may refuse an operation for the dtypes it meets."""
+    if ops.named(name).asks_whole and args and isinstance(args[0], Fake):
+        dtype = args[0].dtype
+        return not (dtype.is_floating_point or dtype.is_complex)
     return _are_several(name, args, kwargs) or narrows(name, args, kwargs) or _overflows(name, args, kwargs)
 
 

@@ -79,6 +79,8 @@ def _takes_any_data(node: torch.fx.Node, operation: Operation) -> bool:
         return False
     if operation.fails is Fails.NEVER:
         return node.kwargs.get("rounding_mode") is None  # whole numbers cannot be divided by zero
+    if operation.fails is Fails.UNLESS_GIVES_FLOAT:
+        return known[-1] is not None and (known[-1].is_floating_point or known[-1].is_complex)
     if operation.fails is Fails.UNLESS_LISTS_FIT:
         return lists_fit([list(map(_example, arg)) for arg in node.args if isinstance(arg, list | tuple)])
     return operation.fails in TAKEN and TAKEN[operation.fails](dtypes)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from bothways import ops
+from bothways import ops, torch_compat
 from bothways.fake.promotion import FLOATING
 from bothways.ops import LooksLike
 
@@ -94,7 +94,7 @@ def _like(operand: Any, args: tuple[Any, ...]) -> Prediction:
 
 
 def _wants_grad(args: tuple[Any, ...]) -> bool:
-    return torch.is_grad_enabled() and any(getattr(arg, "requires_grad", False) for arg in args)
+    return torch_compat.records_gradients() and any(getattr(arg, "requires_grad", False) for arg in args)
 
 
 def _is_number(arg: Any) -> bool:

@@ -36,6 +36,7 @@ from bothways.symbols import (
     size,
     spelled,
 )
+from bothways.symbols.bounds import Range
 from bothways.symbols.environment import INVERSE, NEGATIVE, VALUE, readable, refuse
 from bothways.symbols.layouts import loose_dims, symbolic_strides
 
@@ -178,14 +179,14 @@ class Symbols:
 
     def from_graph(self, node: torch.fx.Node, kind: type, least: float) -> Any:
         """A number that a node of the graph gives."""
-        symbol = self.environment.unknown_symbol(GUESSES[kind], least)
+        symbol = self.environment.unknown_symbol(GUESSES[kind], Range(least))
         self.nodes[symbol] = node
         number = node.meta["example_value"] = size(self.environment, Expression.atom(symbol))
         return number
 
-    def from_program(self, source: Source, kind: type) -> Any:
+    def from_program(self, source: Source, kind: type, within: Range) -> Any:
         """A number that the program finds before the graph runs, and has at ``source``."""
-        symbol = self.environment.unknown_symbol(GUESSES[kind], -math.inf)
+        symbol = self.environment.unknown_symbol(GUESSES[kind], within)
         self.sources[symbol] = source
         return size(self.environment, Expression.atom(symbol))
 

@@ -17,7 +17,6 @@ _ATOMIC = (
     bytes,
     complex,
     float,
-    frozenset,
     int,
     range,
     str,
@@ -31,6 +30,8 @@ _ATOMIC = (
     types.FunctionType,
 )
 _COPIED = (list, dict, set, collections.OrderedDict, collections.defaultdict, collections.deque)
+# Where a memo of ours has its pairs. One of PyTorch's or the user's is filled by ``id``.
+_DONE = "bothways"
 _PICKLING = (
     "__getstate__",
     "__setstate__",
@@ -43,7 +44,7 @@ _PICKLING = (
 
 def copy(x: Any) -> Any:
     kind = type(x)
-    if kind in _ATOMIC or kind is tuple or isinstance(x, type):
+    if kind in _ATOMIC or kind is tuple or kind is frozenset or isinstance(x, type):
         return x
     if kind in _COPIED:
         return x.copy()
@@ -66,14 +67,19 @@ def _empty(x: Any, kind: type) -> Any:
 
 
 def deepcopy(x: Any, memo: Any = None, _nil: Any = None) -> Any:
-    return _deep(x, memo, [])
+    if memo is None:
+        return _deep(x, {_DONE: []})
+    if len(memo) != 1 or _DONE not in memo:  # one that the caller made, fills or reads
+        x.__reduce_ex__(4)
+    return _deep(x, memo)
 
 
-def _deep(x: Any, memo: Any, done: list[tuple[Any, Any]]) -> Any:
-    """``done`` pairs what was copied with its copy: an object met twice is copied once."""
+def _deep(x: Any, memo: Any) -> Any:
+    """``memo`` holds pairs of what was copied and its copy: an object met twice is copied once."""
     kind = type(x)
     if kind in _ATOMIC or isinstance(x, (type, *_ATOMIC[-2:])):
         return x
+    done = memo[_DONE]
     for original, copied_before in done:
         if original is x:
             return copied_before
@@ -81,10 +87,10 @@ def _deep(x: Any, memo: Any, done: list[tuple[Any, Any]]) -> Any:
         copied: list[Any] = []
         done.append((x, copied))
         for item in x:
-            copied.append(_deep(item, memo, done))
+            copied.append(_deep(item, memo))
         return copied
     if kind is tuple:
-        items = [_deep(item, memo, done) for item in x]
+        items = [_deep(item, memo) for item in x]
         same = all(before is after for before, after in zip(x, items, strict=True))
         result = x if same else tuple(items)
         done.append((x, result))
@@ -93,15 +99,19 @@ def _deep(x: Any, memo: Any, done: list[tuple[Any, Any]]) -> Any:
         pairs: dict[Any, Any] = {}
         done.append((x, pairs))
         for key, value in x.items():
-            pairs[_deep(key, memo, done)] = _deep(value, memo, done)
+            pairs[_deep(key, memo)] = _deep(value, memo)
         return pairs
     if hasattr(kind, "__deepcopy__"):
-        return x.__deepcopy__({} if memo is None else memo)
-    if kind is set:
-        return {_deep(item, memo, done) for item in x}
+        result = x.__deepcopy__(memo)
+        done.append((x, result))
+        return result
+    if kind is set or kind is frozenset:
+        result = kind([_deep(item, memo) for item in x])
+        done.append((x, result))
+        return result
     fresh = _empty(x, kind)
     done.append((x, fresh))
-    fresh.__dict__.update(_deep(x.__dict__, memo, done))
+    fresh.__dict__.update(_deep(x.__dict__, memo))
     return fresh
 
 

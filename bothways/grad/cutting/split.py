@@ -176,7 +176,8 @@ def _sections(
     places = _places(nodes, grad, apart)
     hooked = {node.args[0] for node in nodes if _is_hooked(node) and _is_one_of_several(node)} if grad else set()
     captured = [
-        _goes_around_autograd(place, apart, inside) or place.node in hooked or place.node in alone for place in places
+        _goes_around_autograd(place, grad, apart, inside) or place.node in hooked or place.node in alone
+        for place in places
     ]
     if places and places[-1].after.entered:  # a context that a part cannot leave open
         return [Section(nodes, as_captured=True)]
@@ -278,15 +279,15 @@ def _last_switch(nodes: Sequence[torch.fx.Node]) -> Section:
     return Section([switch], as_captured=True)
 
 
-def _goes_around_autograd(place: NodePlace, apart: bool, inside: bool) -> bool:
+def _goes_around_autograd(place: NodePlace, grad: bool, apart: bool, inside: bool) -> bool:
     """Whether the node has to be autograd's own: it is looked at, runs the user's Python, or reads data behind it."""
-    node = place.node
+    node, call = place.node, facts_of_call(place.node.target)
     if _is_data(node):
         return apart or not (place.reads_data or place.of_data)
     return bool(
         place.in_region
         or facts_of_node(node).watched is Watched.NODE
-        or facts_of_call(node.target).opaque
+        or (call.opaque and (grad or not call.traced))
         or node.target in MODES
         or node.target is torch_compat.SDPAParams
         or facts_of_node(node).as_captured

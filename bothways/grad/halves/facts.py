@@ -18,6 +18,7 @@ from bothways.grad.halves.partition import (
     reachable,
     window_inputs,
 )
+from bothways.grad.halves.pieces import bits
 from bothways.grad.tracing.keeping import NOTHING_KEPT
 from bothways.grad.tracing.traced import DATA, DETACH, Joint, Output, Result, ResultView
 
@@ -49,13 +50,14 @@ class Facts:
     when the backward runs; those at ``new_positions`` are the ``new_inputs``, after their change, and those at
     ``own_positions`` are results, of these ``own_versions`` when they are saved. A trace ``is_turned``
     when images lie in it as convolutions like them best; all traces of the function then are. Eager's backward comes to
-    inputs in the ``leaf_order``.
+    inputs in the ``leaf_order``. ``pieces`` and ``leads`` are those of ``Pieces``.
     """
 
     outputs: list[Output]
     has_backward: bool
     differentiable: tuple[bool, ...]
-    parts: tuple[int | None, ...]
+    pieces: tuple[int, ...]
+    leads: tuple[int, ...]
     changed: tuple[int, ...]
     counts: tuple[int, ...]
     versions: tuple[int, ...]
@@ -107,8 +109,8 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
     numbers = dict(zip(joint.results, joint.versions, strict=True))
     own = {position: numbers[node] for position, node in enumerate(kept) if node in numbers}
     return Facts(
-        joint.outputs, has_backward, joint.differentiable, joint.parts, tuple(joint.updates), joint.counts,
-        joint.versions,
+        joint.outputs, has_backward, joint.differentiable, joint.pieces, _leads(joint),
+        tuple(joint.updates), joint.counts, joint.versions,
         bool(joint.random_nodes),
         needed, window_inputs(joint) if has_backward else (),
         tuple(places[node] - len(joint.tangents) for node in saved),
@@ -118,6 +120,11 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
         _unread_inputs(joint), live, tuple(new), tuple(new.values()), joint.is_turned, joint.recounted,
         tuple(own), tuple(own.values()), joint.views, joint.leaf_order,
     )  # fmt: skip
+
+
+def _leads(joint: Joint) -> tuple[int, ...]:
+    pairs = zip(joint.reached, joint.differentiable, strict=True)
+    return tuple(bits(behind) if moves else 0 for behind, moves in pairs)
 
 
 def _kept_outside(joint: Joint, kept: Sequence[torch.fx.Node]) -> tuple[tuple[int, ...], dict[int, int]]:

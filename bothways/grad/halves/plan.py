@@ -20,8 +20,8 @@ Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., An
 @dataclass(frozen=True)
 class GradPlan:
     """What compiles a graph's halves, what its custom functions read, what is remembered of it, its symbols; and which
-    of its inputs the user never sees. Without ``kernels`` each operation is a
-    call of ATen's."""
+    of its inputs the user never sees. Without ``kernels`` each operation is a call of ATen's; what ``goes_back`` has
+    backwards inside."""
 
     fw_compiler: Compiler
     bw_compiler: Compiler
@@ -34,3 +34,4 @@ class GradPlan:
     plain: Callable[..., Any] | None = None  # what changes them itself
     decompositions: Decompositions | None = None  # operations that are recorded as what others do
     kernels: bool = True
+    goes_back: bool = False

@@ -95,7 +95,7 @@ def _checked_places(places: Any, inputs: int) -> tuple[int, ...]:
 
 # Of what the items of a fact are.
 ITEMS: dict[str, tuple[type, ...]] = {
-    "differentiable": (bool,), "views": (bool,), "parts": (int, type(None)),
+    "differentiable": (bool,), "views": (bool,),
 }  # fmt: skip
 
 
@@ -122,7 +122,10 @@ def _checked_facts(data: dict[str, Any], inputs: int, outputs: int | None) -> Fa
     _expect(_are_places(facts.live, kept) and _are_places(facts.new_positions, kept))
     _expect(_are_places(facts.own_positions, kept) and len(facts.own_positions) == len(facts.own_versions))
     _expect(len(facts.views) == results and _are_places(list(dict.fromkeys(facts.recounted)), inputs))
-    _expect(len(facts.parts) == results and all(place >= 0 for place in facts.saved_positions))
+    _expect(all(place >= 0 for place in facts.saved_positions))
+    _expect(len(facts.leads) == results and not len(facts.pieces) % 2)
+    _expect(all(0 <= pair < 1 << results for pair in facts.pieces[::2]))
+    _expect(all(0 <= pair < 1 << inputs for pair in (*facts.pieces[1::2], *facts.leads)))
     for output in data["outputs"]:
         if output is not None:
             kind, place = output

@@ -15,6 +15,7 @@ import torch
 
 from bothways import torch_compat
 from bothways.grad.halves.partition import NotRepeatable
+from bothways.grad.halves.pieces import Outline, Pieces
 from bothways.grad.nodes.changed import Changes, Versions
 from bothways.grad.nodes.renewed import Renewal
 from bothways.grad.nodes.result_hooks import register_hook_dict
@@ -53,7 +54,8 @@ class Graph(Protocol):
     looks_at_grad_mode: bool
     saves_something: bool
     keeps_versions: bool
-    parts: tuple[int | None, ...] | None
+    pieces: Pieces | None
+    outlines: list[Outline] | None
     changed: tuple[int, ...]
     changes: Changes
     versions: Versions
@@ -88,7 +90,9 @@ class Graph(Protocol):
 
     def tell(self, name: str, reason: str) -> None: ...
 
-    def read_values(self, tangents: Gradients, inputs: Sequence[torch.Tensor]) -> Collection[int]: ...
+    def read_values(
+        self, tangents: Gradients, inputs: Sequence[torch.Tensor], wanted: tuple[bool, ...] | None = None
+    ) -> Collection[int]: ...
 
     def run_backward(
         self,
@@ -217,19 +221,19 @@ class CompiledNode(torch.autograd.Function):
         refusal = None
         received, plain, current = _received(graph, tangents[: graph.result_count])
         is_compiled = current and not torch.is_grad_enabled()
+        some = graph.wanted_gradients.of(ctx) if graph.is_asked else None
+        if some == graph.needs_grad:
+            some = None
         if graph.saves_something:
             # Where the forward runs again, it reads all that was saved.
             traced = partial(_traced_inputs, ctx, graph) if is_compiled else None
-            values, refusal = saved_values(ctx, graph, tangents, traced)
+            values, refusal = saved_values(ctx, graph, tangents, traced, some)
         add_live(values, ctx, graph)
         count = len(graph.needed_inputs)
         whole = behind_windows(values[:count], graph.moved_windows, ctx.behind_windows)
         inputs = partial(_all_inputs, ctx, graph, whole)
         if is_compiled:
             torch_compat.release_saved_tensors(ctx)  # the list alone has them, as above
-            some = graph.wanted_gradients.of(ctx) if graph.is_asked else None
-            if some == graph.needs_grad:
-                some = None
             try:
                 return None, *graph.run_backward(values, received, inputs, plain, some)
             except NotRepeatable as error:  # the other way runs the whole forward again, with the same random numbers
@@ -388,7 +392,7 @@ def _apart(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> t
 # What a context has unless a call says otherwise. The engine calls ``apply``, which would look for the backward.
 CONTEXT: dict[str, Any] = {
     "apply": CompiledNode.backward,
-    "used": frozenset(),
+    "used": 0,
     "kept": None,
     "random_states": None,
     "others": (),

@@ -72,3 +72,8 @@ def autograd_is_watched() -> bool:
 def strides_of(tangents: Sequence[torch.Tensor | None]) -> Strides:
     """Which results received a gradient, and how each is laid out: formulas of eager look at it, so ours must."""
     return tuple([None if tangent is None else tangent.stride() for tangent in tangents])
+
+
+def outlined(tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+    """A tensor as it was laid out: what nothing reads may have got another shape in place since."""
+    return tensor if tuple(tensor.shape) == shape else tensor.new_empty_strided(shape, strides)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from bothways import torch_compat
+from bothways.grad.halves.pieces import Outline, Pieces, asked_for
 
 Gradients = Sequence[torch.Tensor | None]
 
@@ -20,11 +21,14 @@ Gradients = Sequence[torch.Tensor | None]
 class Saving(Protocol):
     """What is known of a graph about what its node saves."""
 
-    parts: tuple[int | None, ...] | None
+    pieces: Pieces | None
+    outlines: list[Outline] | None
     live: tuple[int, ...]
     own_versions: dict[int, int]
 
-    def read_values(self, tangents: Gradients, inputs: Sequence[torch.Tensor]) -> Collection[int]: ...
+    def read_values(
+        self, tangents: Gradients, inputs: Sequence[torch.Tensor], wanted: tuple[bool, ...] | None = None
+    ) -> Collection[int]: ...
 
 
 # All inputs of the forward, from what was saved.
@@ -38,24 +42,46 @@ class Saved(NamedTuple):
     refusal: RuntimeError | None = None
 
 
-def saved_values(ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | None) -> Saved:
+def saved_values(
+    ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | None, wanted: tuple[bool, ...] | None
+) -> Saved:
     """What the forward saved; raises where eager has freed it, or where it was changed and the backward reads it.
 
-    A backward through some of the results leaves what the others need, as far as eager saves it apart. Without
-    ``inputs`` nothing may be changed, read or not.
+    A backward through some of the results, or by the ``wanted`` inputs alone, leaves what others need, as far as eager
+    saves it apart. Without ``inputs`` nothing may be changed, read or not.
     """
-    if graph.parts is None:
+    pieces = graph.pieces
+    if pieces is None:
         return _unpacked(ctx, graph, tangents, inputs)
-    wanted = {part for part, tangent in zip(graph.parts, tangents, strict=False) if tangent is not None}
-    if ctx.kept is None or not wanted.isdisjoint(ctx.used):
+    results, asked = asked_for(tangents, wanted)
+    run = pieces.between(results, asked)
+    if ctx.kept is not None and not run & ctx.used:
+        saved = _kept(ctx, graph, tangents, inputs)
+    elif run:
         saved = _unpacked(ctx, graph, tangents, inputs)
     else:
-        saved = _kept(ctx, graph, tangents, inputs)
+        saved = _unread(ctx, graph, tangents, inputs, wanted)
     if not torch_compat.graph_is_retained():
-        ctx.used |= wanted
-        left = set(graph.parts) - ctx.used - {None}
-        ctx.kept = [(value, value._version) for value in saved.values] if left else None
+        ctx.used |= run
+        ctx.kept = [(value, value._version) for value in saved.values] if pieces.is_left(ctx.used, asked) else None
+        if graph.outlines is None:
+            graph.outlines = [(value.shape, value.stride(), value.dtype, value.device) for value in saved.values]
     return saved
+
+
+def _unread(
+    ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | None, wanted: tuple[bool, ...] | None
+) -> Saved:
+    """What was saved, for a backward that comes to none of eager's nodes that save: any tensors where it was freed."""
+    try:
+        return Saved(list(ctx.saved_tensors))
+    except RuntimeError:
+        if graph.outlines is None or inputs is None:
+            raise
+        values = [torch.empty_strided(*place, dtype=dtype, device=device) for *place, dtype, device in graph.outlines]
+        if _read(graph, tangents, inputs(values), wanted):
+            raise
+        return Saved(values)
 
 
 def _unpacked(ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | None) -> Saved:
@@ -86,9 +112,11 @@ def _kept(ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | None) -
     return Saved(values, refusal)
 
 
-def _read(graph: Saving, tangents: Gradients, inputs: Sequence[torch.Tensor]) -> list[int]:
+def _read(
+    graph: Saving, tangents: Gradients, inputs: Sequence[torch.Tensor], wanted: tuple[bool, ...] | None = None
+) -> list[int]:
     """The places, among what was saved, of what a backward for these gradients reads."""
-    read = graph.read_values(tangents, inputs)
+    read = graph.read_values(tangents, inputs, wanted)
     count = max(read, default=-1) + 1
     places = {position: place for place, position in enumerate(p for p in range(count) if p not in graph.live)}
     return [places[position] for position in sorted(read) if position in places]

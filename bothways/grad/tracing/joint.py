@@ -22,6 +22,7 @@ from bothways.grad.tracing.layouts import LayoutMatters, Layouts
 from bothways.grad.tracing.leaf_order import leaf_order
 from bothways.grad.tracing.origins import Origins
 from bothways.grad.tracing.results import TracedResults, geometry, memory_of, unwrapped
+from bothways.grad.tracing.saving import pieces_behind
 from bothways.grad.tracing.sizes import FIXED, Sizes
 from bothways.grad.tracing.trace import Decompositions, Recorder
 from bothways.grad.tracing.traced import (
@@ -184,7 +185,7 @@ def _trace_joint(
             recorder, primals, results.nodes, described, updates,
             tuple(_changes(wrapped[index], versions[index]) for index in updates),
             tuple(_changes(value, 0) for value in results.values),
-            differentiable, _parts(behind), _reached(behind, wrapped),
+            differentiable, pieces_behind(behind, wrapped), _reached(behind, wrapped),
             frozenset(recorder.graph.nodes), hidden=len(hidden or ()), variables=variables,
             stand_ins=_stand_ins(recorder), keeping=kept, recounted=_recounted(wrapped, versions, updates),
             views=tuple(value._is_view() for value in results.values), leaf_order=order,
@@ -305,23 +306,6 @@ def _run_keeping_state(function: Callable[..., Any], wrapped: list[torch.Tensor]
         restore(before)
         raise
     return outputs
-
-
-def _parts(behind: Sequence[set[Any]]) -> tuple[int | None, ...]:
-    """Which results have autograd nodes in common that save something; None where no node does.
-
-    A second backward through nodes that keep a tensor is an error in eager.
-    """
-    parts: list[tuple[set[Any], set[int]]] = []
-    for index, nodes in enumerate(behind):
-        own, members = set(filter(torch_compat.has_saved_tensors, nodes)), {index}
-        if own:
-            for other in [part for part in parts if not part[0].isdisjoint(own)]:
-                parts.remove(other)
-                own, members = own | other[0], members | other[1]
-            parts.append((own, members))
-    places = {index: number for number, (_, members) in enumerate(parts) for index in members}
-    return tuple(places.get(index) for index in range(len(behind)))
 
 
 def _reached(behind: Sequence[set[Any]], wrapped: list[torch.Tensor]) -> tuple[frozenset[int], ...]:

@@ -113,8 +113,8 @@ USUAL = Moment()
 class Joint:
     """Forward and backward in one graph. ``outputs`` says how each output comes from ``results``.
 
-    A backward through results of one of the ``parts`` uses up, in eager, what others of that part need, and nothing
-    of the other parts; None stands for results for which nothing is saved. ``reached`` are the inputs that autograd
+    The ``pieces`` are the nodes of eager's that save something, each as the results behind which it lies and the inputs
+    to which it leads, as bits: a backward uses up those it goes through. ``reached`` are the inputs that autograd
     finds behind each result: in eager a backward through the others does not come near them. ``counts``
     says how often each of the inputs that are updated was changed: by so much its version grows, and not at all where
     that was done to its ``.data``. Of the ``recounted`` inputs the version grows though no element changes, once for
@@ -131,7 +131,7 @@ class Joint:
     counts: tuple[int, ...]
     versions: tuple[int, ...]  # of the results
     differentiable: tuple[bool, ...]
-    parts: tuple[int | None, ...]
+    pieces: tuple[int, ...]
     reached: tuple[frozenset[int], ...]
     forward_nodes: frozenset[torch.fx.Node]
     tangents: list[torch.fx.Node] = field(default_factory=list)

@@ -24,6 +24,7 @@ WHYS: tuple[tuple[Callable[[torch.fx.Node], Any], str], ...] = (
     (is_view_in_secret, "an operation gives views that autograd does not know of"),
     (lambda node: facts_of_call(node.target).region, "hooks are in force"),
     (lambda node: facts_of_call(node.target).warns, "an operation warns"),
+    (lambda node: facts_of_call(node.target).traced, "processes tell each other something"),
     (lambda node: facts_of_node(node).writes_by_index, "an input is changed by an index, where it lies"),
     (lambda node: facts_of_node(node).as_captured, "a number or a size is read from data"),
     (lambda node: node.target is getattr and node.args[1] == "data", ".data is read"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from bothways import ops, torch_compat
 from bothways.lower.host.entries import entry
 from bothways.lower.ir.prims import Buffer, Extern, Memory, contiguous
 from bothways.lower.ir.sizes import Fraction, Size, size_hint
@@ -182,6 +183,7 @@ class PythonWriter:
                 self._first |= dict.fromkeys(by_run[number], number)
             elif isinstance(run, Extern) and not run.is_view:
                 self._first |= {memory: number for memory in run.results if memory is not None}
+                self._overwritten |= self._changed_by(number, run)
             known.update(memories_of(run))
         return by_run
 
@@ -199,6 +201,18 @@ class PythonWriter:
             for memory, old in pairs.items()
             if memory not in returned or not isinstance(old.producer, Extern)
         }
+
+    def _changed_by(self, number: int, call: Extern) -> dict[Memory, Memory]:
+        """What a collective gives, which takes the place of what it is called with where that is used last."""
+        is_ours = torch_compat.is_plain_overload(call.target) and call.target.namespace == "bothways"
+        operand, result = (call.args or (None,))[0], call.results[0] if call.results else None
+        if result is None or not (is_ours and ops.of(call.target).copies_first and isinstance(operand, Buffer)):
+            return {}
+        memory = operand.memory
+        is_last = self._plan.last.get(memory) == number and self._is_own(memory)
+        is_whole = _kind(memory) == _kind(result) and self.tensor(operand) == memory.name
+        is_whole = is_whole and memory not in self._overwritten.values()
+        return {result: memory} if is_last and is_whole and not isinstance(memory.producer, Extern) else {}
 
     def _is_own(self, memory: Memory) -> bool:
         """Whether a tensor is seen by the program alone."""
@@ -256,8 +270,10 @@ class PythonWriter:
         views = self._name_views(extern)
         args = [self._argument(arg) for arg in extern.args]
         args += [f"{name}={self._argument(arg)}" for name, arg in extern.kwargs.items()]
-        target = entry(extern.target, extern.args, extern.kwargs, _is_tensor)
-        call = f"{self.constant(target, str(extern.target))}({', '.join(args)}){_line_of(extern)}"
+        is_in_place = extern.results and extern.results[0] in self._overwritten
+        target = torch_compat.form_in_place(extern.target) if is_in_place else extern.target
+        function = entry(target, extern.args, extern.kwargs, _is_tensor)
+        call = f"{self.constant(function, str(target))}({', '.join(args)}){_line_of(extern)}"
         if not extern.results:
             return [*views, f"    {call}"]
         names = [memory.name if memory is not None else "_" for memory in extern.results]

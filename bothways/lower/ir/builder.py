@@ -35,7 +35,7 @@ from bothways.lower.ir.prims import (
     is_dense,
 )
 from bothways.lower.ir.shapes import broadcast, leaves_range, normal_dim, reshaped_strides
-from bothways.lower.ir.sizes import Fraction, NotLowered, Size, is_fake
+from bothways.lower.ir.sizes import Fraction, NotLowered, Size, is_fake, size_hint
 from bothways.ops import PRIMITIVES, REDUCTIONS
 
 __all__ = ["Builder", "NotLowered", "Operand"]
@@ -227,7 +227,7 @@ class Builder:
 
     def take(self, source: Node, dim: int, index: Node) -> Node:
         """``source`` with dimension ``dim`` at ``index``, which has the shape of the result."""
-        if self.on_gpu and index.numel <= source.numel:
+        if self.on_gpu and size_hint(index.numel) <= size_hint(source.numel):
             computed = self._taken(source, dim, index)
             if computed is not None:
                 return computed

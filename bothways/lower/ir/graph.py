@@ -47,6 +47,7 @@ SIZE_ARITHMETIC: dict[Any, Callable[..., Any]] = {
 NUMBERS = "numbers_from_cpu"
 # Arguments that are looked up by what they are.
 KEYS = (int, float, str, torch.dtype, type(None), Size, Fraction)
+MOST_DIMENSIONS = 64  # of ATen's own iterator, and its sets of dimensions
 
 
 class Decomposition:
@@ -258,12 +259,13 @@ def _whole(memory: Memory, name: str) -> Buffer:
 
 
 def _is_computable(args: Any, kwargs: Any, value: Any, empty: bool) -> bool:
-    """Whether all tensors have elements (or may be ``empty``), of dtypes that kernels compute in."""
+    """Whether all tensors have elements (or may be ``empty``), of dtypes that kernels compute in, along no more
+    dimensions than ATen's kernels take: the others refuse some of them."""
     fakes = [fake for fake in (value if isinstance(value, (tuple, list)) else [value]) if fake is not None]
     if not all(is_fake(fake) and fake.dtype in COMPUTABLE for fake in fakes):
         return False
     nodes = list(nodes_in((args, kwargs)))
-    if not all(node.dtype in COMPUTABLE for node in nodes):
+    if not all(node.dtype in COMPUTABLE and len(node.shape) <= MOST_DIMENSIONS for node in nodes):
         return False
     return empty or (all(fake.numel() for fake in fakes) and all(node.numel for node in nodes))
 

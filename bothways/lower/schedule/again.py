@@ -102,7 +102,7 @@ class Readers:
         below = arg
         while isinstance(below, View):
             below = below.arg
-        return isinstance(below, (Scalar, IndexAlong)) or below.numel * 8 <= node.numel
+        return isinstance(below, (Scalar, IndexAlong)) or size_hint(below.numel) * 8 <= size_hint(node.numel)
 
 
 def _bytes(node: Node) -> int:

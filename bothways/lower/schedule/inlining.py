@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bothways.lower.ir.prims import Buffer, Expand, IndexAlong, Map, Node, Reduce, Scalar, View
+from bothways.lower.ir.sizes import size_hint
 from bothways.ops import PRIMITIVES
 
 # What one value may compute in place: deep enough to need no variable for most, shallow enough to walk by recursion.
@@ -128,7 +129,7 @@ def _is_cheap(node: Map, inlined: set[Node]) -> bool:
 def _is_one_for_many(arg: Node, node: Map) -> bool:
     """Whether a node reads each element of what is computed many times over: the mean of a row, in a whole tensor."""
     computed = without_views(arg)
-    return isinstance(computed, (Map, Reduce)) and computed.numel < node.numel
+    return isinstance(computed, (Map, Reduce)) and size_hint(computed.numel) < size_hint(node.numel)
 
 
 def _is_cheap_to_spread(node: Map, inlined: set[Node]) -> bool:
@@ -140,7 +141,7 @@ def _is_cheap_to_spread(node: Map, inlined: set[Node]) -> bool:
         if PRIMITIVES[step.op].is_expensive or operations > 8:
             return False
         for arg in map(without_views, step.args):
-            if isinstance(arg, Map) and arg.numel * MANY <= node.numel:
+            if isinstance(arg, Map) and size_hint(arg.numel) * MANY <= size_hint(node.numel):
                 continue  # one for many, whatever it takes
             if isinstance(arg, Map) and arg in inlined:
                 pending.append(arg)

@@ -30,6 +30,7 @@ from bothways.capture.values.core.constants import NONE, ConstantValue
 from bothways.capture.values.hooks.hooks import Registration, Removal
 from bothways.capture.values.nn.module_hooks import LastNodeHooked, ModuleHooked
 from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.errors import Unsupported
 from bothways.fake import NotThin
 from bothways.node_facts import note_of_node
 from bothways.runtime.gradients import gradients
@@ -223,7 +224,7 @@ class BackwardRun:
         together = {node: crossing.moving[0].node for node, crossing in self._crossings.items()}
         try:
             results, order = history.run(whole, [tensor.node for tensor in inputs], watched, together)
-        except NotThin:
+        except (NotThin, Unsupported):
             raise
         except Exception as error:
             self.tracer.stop("op_failed", f"a backward fails: {error}")

@@ -19,6 +19,7 @@ from bothways.capture.shapes.fakes import Fake
 from bothways.capture.shapes.safe_operations import may_draw
 from bothways.capture.standins import mapping as standins
 from bothways.capture.values.autograd.backward_runs import history_of
+from bothways.capture.values.autograd.transforms import refuse_hooks
 from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Value
@@ -87,6 +88,8 @@ def _derivatives(
     if not all(id(value) in computed for value in roots):
         tracer.stop("transform", "a function gives something to a transform that it has not computed")
     name = protocols.as_constant(tracer, transform)
+    if name in ("grad", "jacrev"):  # the others go forward, and save nothing
+        refuse_hooks(tracer)
     if name == "jacfwd":  # which gives views of all that comes from outside
         known = {value.node for value in (*outputs, *own, *tensors_in(tracer, args))}
         if any(value.node not in known for value in tensors_in(tracer, call.result)):

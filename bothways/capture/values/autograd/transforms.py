@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from bothways import torch_compat
 from bothways.capture.standins import transforms as standins
 from bothways.capture.standins.gradients import first_gradient
 from bothways.capture.values.autograd.backward_runs import BackwardCall, BackwardRun, history_of
@@ -28,9 +29,19 @@ if TYPE_CHECKING:
 def _begin(tracer: Tracer, /) -> Value:
     if torch.is_inference_mode_enabled() or tracer.torch_state.saved_tensors_hooks:
         tracer.stop("transform", "a transform is called in inference mode, or where hooks see what is saved")
+    refuse_hooks(tracer)
     if tracer.graph.levels.mapping:
         tracer.stop("transform", "vjp is called inside of vmap")
     return ConstantValue(tracer.graph.levels.begin())
+
+
+def refuse_hooks(tracer: Tracer) -> None:
+    """PyTorch refuses a transform where the caller has hooks that see what is saved."""
+    if torch_compat.top_saved_tensors_hooks() is None:
+        tracer.guard("{c0}() is None", torch_compat.top_saved_tensors_hooks)
+        return
+    tracer.guard("{c0}() is not None", torch_compat.top_saved_tensors_hooks)
+    tracer.stop("op_failed", "transforms are refused where hooks see what is saved")
 
 
 @handles(standins.again)

@@ -358,7 +358,8 @@ class TupleValue(SequenceValue):
     # Methods.
 
     def call_method(self, tracer: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        return call_from_table(tracer, self, self.METHODS, (), name, args, kwargs)
+        sample = torch.Size() if self.kind is torch.Size else ()
+        return call_from_table(tracer, self, self.METHODS, sample, name, args, kwargs)
 
     def _numel(self, tracer: Tracer) -> Value:
         product: Value = ConstantValue(1)

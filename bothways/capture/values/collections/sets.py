@@ -184,7 +184,7 @@ class SetValue(Value):
 
     def discard_item(self, tracer: Tracer, item: Value) -> bool:
         """Take an element out; whether it was there."""
-        item = item.realize()
+        item = _looked_for(tracer, item)
         key = self._key(tracer, item)
         self._depend_on_presence(item, key)
         if key not in self.keys:
@@ -233,9 +233,7 @@ class SetValue(Value):
         return bool(self.keys)
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
-        item = item.realize()
-        if isinstance(item, SetValue) and item.kind is set:
-            item = item.copy(tracer, frozenset)  # sets may be looked for among frozen sets
+        item = _looked_for(tracer, item)
         if isinstance(item, NumberValue) and self._stays(tracer):
             self.depend_on_content()
             return key_values.equal_to(tracer, item, [self.elements[key] for key in self.keys]) is not None
@@ -436,12 +434,19 @@ def _combination(symbol: str) -> Method:
     return method
 
 
+def _looked_for(tracer: Tracer, item: Value) -> Value:
+    """What is looked for in a set: sets are among frozen sets."""
+    item = item.realize()
+    return item.copy(tracer, frozenset) if isinstance(item, SetValue) and item.kind is set else item
+
+
 def _change(name: str) -> Method:
     """A method such as ``difference_update``."""
 
     def method(owner: SetValue, tracer: Tracer, *others: Value) -> Value:
-        for other in others:
-            owner.change(tracer, name, _set_of(tracer, other))
+        each = (_set_of(tracer, other) for other in others)
+        for other in list(each) if name == "intersection_update" else each:  # which is done when all have been seen
+            owner.change(tracer, name, other)
         return none()
 
     return method

@@ -6,6 +6,7 @@ are those of ``features.py``.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,8 @@ HANDLERS: dict[Any, Handler] = {}
 def handles(*functions: Any) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
     """Register a handler written as ``handler(tracer, *positional, **keywords)``.
 
-    A call whose arguments do not fit the handler's signature is made on the real function with None for each
-    argument, so that the captured TypeError is Python's own.
+    A call whose arguments do not fit the handler's signature, or that of a function in Python, is made on the real
+    function with None for each argument, so that the captured TypeError is Python's own.
     """
 
     def register(handler: Callable[..., Value]) -> Callable[..., Value]:
@@ -37,7 +38,8 @@ def handles(*functions: Any) -> Callable[[Callable[..., Value]], Callable[..., V
 
 def _checked(function: Any, handler: Callable[..., Value]) -> Handler:
     def checked(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        if not fits(handler, 1, len(args), kwargs):
+        own = fits(function, 0, len(args), kwargs) if type(function) is types.FunctionType else True
+        if not own or not fits(handler, 1, len(args), kwargs):
             tracer.run_const(function, *[None] * len(args), **dict.fromkeys(kwargs))
             tracer.stop("call_unknown", f"cannot call {function.__name__} with these arguments")
         return handler(tracer, *args, **kwargs)

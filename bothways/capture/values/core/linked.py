@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from bothways.capture.values.tensors.arrays import as_index as as_index
     from bothways.capture.values.tensors.assumptions import takes_for_granted as takes_for_granted
     from bothways.capture.values.tensors.assumptions import usually as usually
+    from bothways.capture.values.tensors.known_data import known_sizes as known_sizes
     from bothways.capture.values.tensors.known_data import known_truth as known_truth
     from bothways.capture.values.tensors.late_choices import late_extreme as late_extreme
     from bothways.capture.values.tensors.late_numbers import LateNumber as LateNumber

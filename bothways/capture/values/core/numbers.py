@@ -40,10 +40,11 @@ SEQUENCES = (str, bytes, bytearray, list, tuple, deque)  # that a number may rep
 
 
 class NumberValue(Value):
-    """An ``int`` or ``float`` of the program whose value may be another one at the next call."""
+    """An ``int`` or ``float`` of the program whose value may be another one at the next call; ``obj`` is that of this
+    call, where it comes from outside."""
 
-    def __init__(self, content: Any, source: Source | None = None) -> None:
-        self.content, self.source = content, source
+    def __init__(self, content: Any, source: Source | None = None, obj: int | float | None = None) -> None:
+        self.content, self.source, self.obj = content, source, obj
 
     def python_type(self) -> type:
         return int if isinstance(self.content, torch.SymInt) else float

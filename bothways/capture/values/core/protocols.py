@@ -172,7 +172,12 @@ def same_object(tracer: Tracer, left: Value, right: Value) -> bool:
     if _is_no_singleton(tracer, left, right) or _is_no_singleton(tracer, right, left):
         return False
     left, right = left.realize(), right.realize()
-    if left is right or left.identity() == right.identity():
+    if left is right:
+        return True
+    is_one = _are_one_number(tracer, left, right)
+    if is_one is not None:
+        return is_one
+    if left.identity() == right.identity():
         return True
     if left.told_later or right.told_later:
         return _same_later(tracer, *((left, right) if left.told_later else (right, left)))
@@ -180,6 +185,25 @@ def same_object(tracer: Tracer, left: Value, right: Value) -> bool:
     if both_outside and left.python_type() is right.python_type() and not isinstance(left, ConstantValue):
         tracer.guard("{s0} is not {s1}", left.source, right.source)
     return False
+
+
+def _are_one_number(tracer: Tracer, left: Value, right: Value) -> bool | None:
+    """Whether two numbers from outside are one object; None where Values tell: where both are constants, and not NaN,
+    which is equal to itself alone."""
+    one, other = _number_outside(left), _number_outside(right)
+    are_constant = isinstance(left, ConstantValue) and isinstance(right, ConstantValue)
+    if one is None or type(one) is not type(other) or (are_constant and one == one):
+        return None
+    tracer.guard("{s0} is {s1}" if one is other else "{s0} is not {s1}", left.source, right.source)
+    return one is other
+
+
+def _number_outside(value: Value) -> object:
+    if value.source is None:
+        return None
+    if isinstance(value, linked.NumberValue):
+        return value.obj
+    return value.content if isinstance(value, ConstantValue) and type(value.content) in (int, float) else None
 
 
 def _same_later(tracer: Tracer, late: Value, other: Value) -> bool:

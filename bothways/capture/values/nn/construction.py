@@ -221,6 +221,8 @@ def _mro(tracer: Tracer, owner: ClassValue, args: Args, kwargs: Kwargs) -> Value
 def _fromkeys(tracer: Tracer, owner: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     if owner.cls not in (dict, collections.OrderedDict, collections.defaultdict):
         tracer.stop("call_unknown", f"{owner.cls.__name__}.fromkeys is not supported")
+    if not 1 <= len(args) <= 2 or len(args) + len(kwargs) > 2:
+        tracer.run_const(owner.cls.fromkeys, *[None] * len(args), **dict.fromkeys(kwargs))
     default = args[1] if len(args) > 1 else kwargs.get("value", ConstantValue(None))
     return DictValue.from_pairs(tracer, [(key, default) for key in protocols.unpack(tracer, args[0])], owner.cls)
 

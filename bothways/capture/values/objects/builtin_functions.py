@@ -220,7 +220,11 @@ def _sorted(
 
 @handles(iter)
 def _iter(tracer: Tracer, value: Value, sentinel: Value | None = None) -> Value:
-    return protocols.iterate(tracer, value) if sentinel is None else CallIterator(value, sentinel)
+    if sentinel is None:
+        return protocols.iterate(tracer, value)
+    if not _callable(tracer, value).constant():
+        tracer.throw(TypeError, "iter(v, w): v must be callable")
+    return CallIterator(value, sentinel)
 
 
 @handles(next)
@@ -281,7 +285,10 @@ def _delattr(tracer: Tracer, value: Value, name: Value) -> Value:
 def _vars(tracer: Tracer, value: Value | None = None) -> Value:
     if value is None:
         tracer.stop("call_unknown", "vars() without an argument is not supported")
-    return protocols.get_attr(tracer, value, "__dict__")
+    attributes = protocols.try_get_attr(tracer, value, "__dict__")
+    if attributes is None:
+        tracer.throw(TypeError, "vars() argument must have __dict__ attribute")
+    return attributes
 
 
 @handles(id)

@@ -14,6 +14,10 @@ import torch.fx
 
 from bothways import ops
 from bothways.capture.shapes.changes import changes_something, written_roots
+from bothways.capture.values.collections.containers import ListValue, TupleValue
+from bothways.capture.values.collections.slices import SliceValue
+from bothways.capture.values.core.base import Value
+from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.node_facts import NO_CALL_FACTS, facts_of_call
 
@@ -47,6 +51,37 @@ def known_data(tracer: Tracer, tensor: TensorValue) -> torch.Tensor | None:
                 return None  # autocast was another then than now
     data: torch.Tensor = values[tensor.node]
     return data
+
+
+def known_sizes(
+    tracer: Tracer, args: list[Value], kwargs: dict[str, Value]
+) -> tuple[list[Value], dict[str, Value]] | None:
+    """Arguments with a number for each whole number in a tensor that is made of constants alone, as ``view`` takes for
+    sizes; None where there is none."""
+    numbers = {place: _in_numbers(tracer, value) for place, value in (*enumerate(args), *kwargs.items())}
+    if all(number is None for number in numbers.values()):
+        return None
+    named = {name: numbers[name] or value for name, value in kwargs.items()}
+    return [numbers[place] or value for place, value in enumerate(args)], named
+
+
+def _in_numbers(tracer: Tracer, value: Value) -> Value | None:
+    """A value with numbers in the place of such tensors; None where it holds none."""
+    value = value.realize()
+    if isinstance(value, TensorValue):
+        is_whole = not value.fake.dtype.is_floating_point and not value.fake.dtype.is_complex
+        if not is_whole or value.fake.dtype is torch.bool or value.fake.shape:
+            return None
+        data = known_data(tracer, value)
+        return None if data is None else ConstantValue(int(data))
+    if not isinstance(value, (ListValue, TupleValue, SliceValue)):
+        return None
+    parts = list(value.parts())
+    numbers = [_in_numbers(tracer, part) for part in parts]
+    if all(number is None for number in numbers):
+        return None
+    parts = [number or part for number, part in zip(numbers, parts, strict=True)]
+    return SliceValue(parts) if isinstance(value, SliceValue) else TupleValue(parts)
 
 
 def _dtype(value: Any) -> torch.dtype | None:

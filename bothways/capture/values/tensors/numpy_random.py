@@ -6,6 +6,7 @@ Python.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bothways.capture.values.core import numpy_numbers
@@ -21,12 +22,17 @@ DRAWS = frozenset(
     "beta binomial chisquare choice exponential gamma geometric laplace logistic lognormal normal poisson power rand "
     "randint randn random random_sample standard_exponential standard_normal triangular uniform vonmises".split()
 )
+AMONG: dict[str, Callable[..., range]] = {
+    "randint": lambda low, high=None: range(low) if high is None else range(low, high),
+    "choice": lambda a: range(a),
+    "binomial": lambda n, p: range(n + 1),
+}
 
 
 class NumpyRandomValue(RandomValue):
     """A ``numpy.random.RandomState`` from outside."""
 
-    draws, state = DRAWS, frozenset()
+    draws, state, among = DRAWS, frozenset(), AMONG
     asks, puts_back = "get_state", "set_state"
     library = "numpy.random"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import types
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,6 +20,7 @@ from bothways.capture.values.core.constants import ConstantValue, constant_argum
 from bothways.capture.values.core.numbers import number_value
 from bothways.runtime.nodes import ApplyFunction
 from bothways.source_text import described
+from bothways.symbols.bounds import ANYTHING, Range
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -32,6 +33,12 @@ DRAWS = frozenset(
     "vonmisesvariate gammavariate betavariate paretovariate weibullvariate".split()
 )
 STATE = frozenset({"seed", "getstate", "setstate"})
+# Among which numbers those are that these draw: what a graph assumes of them is then known, and need not be checked.
+AMONG: dict[str, Callable[..., range]] = {
+    "randint": lambda a, b: range(a, b + 1),
+    "randrange": lambda start, stop=None, step=1: range(start) if stop is None else range(start, stop, step),
+    "getrandbits": lambda k: range(1 << k),
+}
 
 
 @path_step
@@ -66,7 +73,7 @@ class RandomValue(Value):
     """A ``random.Random``: one from outside, or one that the captured code made."""
 
     only_registers = False
-    draws, state = DRAWS, STATE
+    draws, state, among = DRAWS, STATE, AMONG
     asks, puts_back = "getstate", "setstate"
     library = "random"
 
@@ -111,7 +118,16 @@ class RandomValue(Value):
         arguments = [*args, *kwargs.values()]
         named = [""] * len(args) + [f"{keyword}=" for keyword in kwargs]
         source = self._record(tracer, name, arguments, named)
-        return number_value(tracer.symbols.from_program(source, type(number)))
+        within = self._within(name, positional, keywords) if type(number) is int else ANYTHING
+        return number_value(tracer.symbols.from_program(source, type(number), within))
+
+    def _within(self, name: str, positional: Sequence[Any], keywords: Mapping[str, Any]) -> Range:
+        """Where the numbers lie that a method draws."""
+        try:
+            among = self.among[name](*positional, **keywords)
+        except (KeyError, TypeError):  # nothing is known of it, or of arguments that are no integers
+            return ANYTHING
+        return Range(min(among[0], among[-1]), max(among[0], among[-1]))
 
     def _line(self, tracer: Tracer, name: str, args: Args) -> Value:
         source = self._record(tracer, name, args, [""] * len(args))

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.fx
 
+from bothways import ops
 from bothways.capture.shapes.fakes import with_data_of
 from bothways.capture.values.core import protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
@@ -72,10 +74,19 @@ def _set_data(tracer: Tracer, tensor: TensorValue, value: Value) -> None:
     mine, other = tensor.fake, content.fake
     if (mine.dtype, mine.device) != (other.dtype, other.device) or mine.meta.grad is not None:
         tracer.stop("mutation_unknown", "the data of a tensor is set to data of another kind")
+    if (mine.shape, mine.stride) == (other.shape, other.stride) and _is_data_of(content.node, tensor.node):
+        return  # ``tensor.data /= 2`` sets what it has changed
     # What follows reads the tensor as this node gives it: an input is known by the sizes it came with.
     tensor.fake = with_data_of(mine, other)
     tensor.node = tracer.graph.call(set_data_, (tensor.node, content.node))
     tensor.node.meta["example_value"] = tensor.fake.outline()
+
+
+def _is_data_of(node: torch.fx.Node, tensor: torch.fx.Node) -> bool:
+    """Whether a node gives the ``.data`` of a tensor that is what it was when that was read, maybe changed in place."""
+    while ops.of_node(node).writes_left and isinstance(node.args[0], torch.fx.Node):
+        node = node.args[0]
+    return node.target is getattr and node.args == (tensor, "data")
 
 
 def _type(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:

@@ -219,7 +219,7 @@ class TensorValue(Value):
             if result is not PASSED:
                 declined = isinstance(result, ConstantValue) and result.content is NotImplemented
                 return None if declined else result
-        if is_object:
+        if is_object or not hasattr(torch.Tensor, op.method):  # nothing is "y @= w" but "y = y @ w"
             return None
         operands: list[Value] = [other, self] if reflected else [self, other]
         if op.symbol in ("==", "!=") and isinstance(other, ConstantValue) and not _is_number(other):

@@ -220,12 +220,12 @@ def _context_decorator(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Valu
 
 
 @handles(torch.is_tensor)
-def _is_tensor(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    return ConstantValue(isinstance(args[0].realize(), TensorValue))
+def _is_tensor(tracer: Tracer, obj: Value, /) -> Value:
+    return ConstantValue(isinstance(obj.realize(), TensorValue))
 
 
 @handles(torch.is_grad_enabled)
-def _is_grad_enabled(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+def _is_grad_enabled(tracer: Tracer, /) -> Value:
     # Capture runs under the program's own grad mode, which starts as the caller's (guarded) mode.
     frames = tracer.running.frames
     if not frames or frames[-1].globals.get("__name__") != torch.autograd.grad_mode.__name__:
@@ -320,8 +320,8 @@ def _unwrap_optional(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 
 
 @handles(torch.numel)
-def _numel(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    return protocols.call_attr(tracer, args[0], "numel")
+def _numel(tracer: Tracer, input: Value) -> Value:
+    return protocols.call_attr(tracer, input, "numel")
 
 
 @handles(torch.Size)
@@ -339,6 +339,8 @@ def _from_data(function: Any) -> Handler:
     """``torch.tensor`` and ``torch.as_tensor``: of constants, or of one whole tensor."""
 
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        if not args and "data" not in kwargs:
+            tracer.run_const(function)
         data = args[0].realize() if args else kwargs["data"].realize()
         if not isinstance(data, TensorValue) and not data.is_constant:
             tracer.stop("tensor_value", f"torch.{function.__name__} reads the data of the tensors it is given")

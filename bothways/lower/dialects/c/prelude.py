@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bothways.building.declarations import BASIC
 from bothways.lower.dialects.c.half_helpers import HALVES
-from bothways.lower.dialects.c.products import FUNCTIONS, MULTIPLY
+from bothways.lower.dialects.c.products import FUNCTIONS, MULTIPLY, MULTIPLY_FEW
 from bothways.lower.dialects.c_family.helpers import NUMERIC, RANDOM
 
 # C type -> its lowest and highest value.
@@ -46,5 +46,6 @@ HELPERS: dict[str, str] = {
     "unknown_zero": UNKNOWN_ZERO,
     "products": FUNCTIONS,
     "multiply": MULTIPLY,
+    "multiply_few": MULTIPLY_FEW,
     **{name: text for kind, ends in ORDERED.items() for name, text in _extremes(kind, *ends).items()},
 }

@@ -17,7 +17,7 @@ from bothways.building.loading import Library
 from bothways.lower.ir.prims import Memory
 from bothways.lower.schedule.tree import Matrix, Product
 
-# A library's ``Products``: what it calls. The last four are ATen's, which raise nothing but say that they failed.
+# A library's ``Products``: what it calls. Four are ATen's, which raise nothing but say that they failed.
 FUNCTIONS = """\
 typedef struct {
     void (*sgemm)(
@@ -32,6 +32,7 @@ typedef struct {
     int32_t (*mm)(void *, void *, void *);
     int32_t (*addmm)(void *, void *, void *, void *, double, double);
     int32_t (*drop)(void *);
+    const void *adds_in_order;  // whether BLAS adds up few columns one product after the other
 } Products;
 extern __attribute__((visibility("hidden"))) Products products;
 """
@@ -134,6 +135,47 @@ static __attribute__((noinline)) void multiply(
 }
 """
 
+# So many columns BLAS may add up in order, each product rounded by itself. It then takes ten times as long as this.
+FEW = (2, 3, 4, 8)
+MULTIPLY_FEW = """\
+enum { FEW = 8, TOGETHER = 32, DEEP = 64 };
+
+static __attribute__((noinline)) void multiply_few(
+    int64_t rows, int64_t inner, int64_t columns, const float *left, int64_t down, int64_t across,
+    const float *right, int64_t right_down, int64_t right_across, float *into, float kept
+) {
+    const int lies = (down == 1 || across == 1) && right_across == 1 && right_down >= columns;
+    if (!products.adds_in_order || !lies || !inner || kept || products.precision(products.settings, 2, 3) >= 2) {
+        multiply(rows, inner, columns, left, down, across, right, right_down, right_across, into, kept);
+        return;
+    }
+    float sums[FEW][TOGETHER], turned[DEEP][TOGETHER];
+    for (int64_t first = 0; first < rows; first += TOGETHER) {
+        const int64_t count = rows - first < TOGETHER ? rows - first : TOGETHER;
+        const int is_whole = down == 1 && count == TOGETHER;
+        for (int64_t column = 0; column < columns; ++column)
+            for (int64_t row = 0; row < TOGETHER; ++row) sums[column][row] = 0;
+        for (int64_t begin = 0; begin < inner; begin += DEEP) {
+            const int64_t depth = inner - begin < DEEP ? inner - begin : DEEP;
+            const float *from = left + first * down + begin * across;
+            if (!is_whole)
+                for (int64_t row = 0; row < TOGETHER; ++row)
+                    for (int64_t at = 0; at < depth; ++at)
+                        turned[at][row] = row < count ? from[row * down + at * across] : 0;
+            for (int64_t at = 0; at < depth; ++at) {
+                const float *one = is_whole ? from + at * across : turned[at];
+                const float *other = right + (begin + at) * right_down;
+                for (int64_t column = 0; column < columns; ++column)
+                    for (int64_t row = 0; row < TOGETHER; ++row) sums[column][row] += one[row] * other[column];
+            }
+        }
+        for (int64_t row = 0; row < count; ++row)
+            for (int64_t column = 0; column < columns; ++column)
+                into[(first + row) * columns + column] = sums[column][row];
+    }
+}
+"""
+
 # What a library that multiplies has besides.
 BINDING = """\
 Products products;
@@ -187,7 +229,9 @@ def written(product: Product, pointers: Mapping[Memory, str]) -> list[str]:
         f"{_begin(one, pointers)}, {one.strides[0]}, {one.strides[1]}" for one in (product.left, product.right)
     )
     kept = 0 if product.added is None else 1
-    return [*lines, f"    multiply({rows}, {inner}, {columns}, {matrices}, {into}, {kept});"]
+    is_few = type(columns) is int and columns in FEW and product.added is None
+    multiply = "multiply_few" if is_few else "multiply"
+    return [*lines, f"    {multiply}({rows}, {inner}, {columns}, {matrices}, {into}, {kept});"]
 
 
 def _begin(matrix: Matrix, pointers: Mapping[Memory, str]) -> str:

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+from bothways.fake import holds
 from bothways.lower.ir.builder import Builder, NotLowered, Operand
 from bothways.lower.ir.lowerings.registry import aten, lowers, lowers_floating
 from bothways.lower.ir.lowerings.term import Term, number_as, terms, wide
 from bothways.lower.ir.prims import Node
+from bothways.lower.ir.sizes import Size
 
 
 def scaled(b: Builder, value: Operand, factor: Any, dtype: torch.dtype) -> Operand:
@@ -246,8 +248,19 @@ def _clone(b: Builder, out: torch.Tensor, x: Node, memory_format: Any = None) ->
 
 
 @lowers(aten.copy.default)
-def _copy(b: Builder, out: torch.Tensor, x: Node, source: Node, non_blocking: bool = False) -> Node:
+def _copy(b: Builder, out: torch.Tensor, x: Node, source: Operand, non_blocking: bool = False) -> Node:
+    if not isinstance(source, Node):  # the binding takes a number, and makes a tensor of it
+        return _of_number(b, out, source)
     return b.map("copy", b.expand(b.cast(source, out.dtype), tuple(out.shape)), dtype=out.dtype)
+
+
+def _of_number(b: Builder, out: torch.Tensor, number: Any) -> Node:
+    """A tensor full of a number that its dtype holds as it is."""
+    if isinstance(number, complex) or (isinstance(number, float) and not out.dtype.is_floating_point):
+        raise NotLowered
+    if not isinstance(number, Size) and not holds(out.dtype, number):
+        raise NotLowered
+    return b.full(tuple(out.shape), number, out.dtype)
 
 
 @lowers(aten._to_copy.default)
@@ -255,7 +268,5 @@ def _to_copy(b: Builder, out: torch.Tensor, x: Operand, **settings: Any) -> Node
     if out.device != b.device:
         raise NotLowered
     if not isinstance(x, Node):  # a number, of which ``vmap`` makes a tensor like the other operand
-        if isinstance(x, float) and not out.dtype.is_floating_point:
-            raise NotLowered
-        return b.full(tuple(out.shape), x, out.dtype)
+        return _of_number(b, out, x)
     return b.cast(x, out.dtype) if x.dtype != out.dtype else b.map("copy", x, dtype=out.dtype)

@@ -1,0 +1,106 @@
+"""What ATen's kernels are not written for raises where it stands, also where nothing is read of it."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from agreeing import BACKENDS, agree
+
+import bothways
+
+FLOATS = torch.arange(6.0).view(2, 3)
+WHOLE, TRUTHS, HALF = FLOATS.long(), FLOATS > 2, FLOATS.half()
+COMPLEX = torch.complex(FLOATS, FLOATS)
+REFUSED = {
+    "softmax": (lambda x: torch.softmax(x, 0), WHOLE),
+    "softmax of torch.nn": (lambda x: F.softmax(x, 0), WHOLE),
+    "softmax of a size that is large": (lambda x: x.expand(700, 2, 3).softmax(0), WHOLE),
+    "gelu": (F.gelu, WHOLE),
+    "gelu of nothing": (lambda x: F.gelu(x[:0]), WHOLE),
+    "attention": (lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None]), WHOLE),
+    "lgamma": (torch.lgamma, COMPLEX),
+    "sort": (torch.sort, COMPLEX),
+    "an operator": (lambda x: x - x, TRUTHS),
+    "negation": (lambda x: -x, TRUTHS),
+    "a method": (lambda x: x.bitwise_left_shift(x), TRUTHS),
+    "in place": (lambda x: x.clone().erfinv_(), WHOLE),
+    "normal_": (lambda x: x.clone().normal_(), WHOLE),
+    "random numbers": (lambda x: torch.rand(2, dtype=x.dtype), WHOLE),
+    "a list": (lambda x: torch.linalg.multi_dot([x.t(), x, x.t()]), TRUTHS),
+    "inverse": (lambda x: torch.linalg.inv(x[:, :2]), HALF),
+    "threshold": (lambda x: F.threshold(x, 0.1, -9.0), WHOLE.byte()),
+    "full_like": (lambda x: torch.full_like(x, 300), WHOLE.byte()),
+    "unfold": (lambda x: F.unfold(x[None, None], 2), WHOLE),
+}
+ACCEPTED = {
+    "sum": (torch.sum, TRUTHS),
+    "cumsum": (lambda x: x.cumsum(0), WHOLE),
+    "product": (lambda x: x @ x.t(), WHOLE),
+    "attention": (lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None]), HALF),
+    "embedding": (lambda x: F.embedding(x, torch.ones(9, 2)), WHOLE),
+    "dropout": (lambda x: F.dropout(x), HALF),
+    "random": (lambda x: x.clone().random_(), WHOLE),
+}
+backends = pytest.mark.parametrize("backend", BACKENDS)
+
+
+@backends
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("operation, x", REFUSED.values(), ids=REFUSED)
+def test_what_is_refused_raises_though_nothing_reads_it(operation, x, fullgraph, backend):
+    log = []
+
+    def program(x):
+        log.append("before")
+        operation(x)
+        log.append("after")
+        return x + 1
+
+    def observe(function, x):
+        log.clear()
+        with pytest.raises(RuntimeError) as caught:
+            function(x)
+        return {"raised": str(caught.value), "log": list(log)}
+
+    agree(program, observe, x, x, backend=backend, fullgraph=fullgraph)
+
+
+@backends
+@pytest.mark.parametrize("operation, x", REFUSED.values(), ids=REFUSED)
+def test_what_is_refused_comes_to_the_handler(operation, x, backend):
+    log = []
+
+    def program(x):
+        try:
+            return operation(x)
+        except RuntimeError as error:
+            log.append(type(error).__name__)
+            return x * 2
+
+    def observe(function, x):
+        log.clear()
+        return {"result": function(x), "log": list(log)}
+
+    agree(program, observe, x, x, backend=backend)
+
+
+@backends
+@pytest.mark.parametrize("operation, x", ACCEPTED.values(), ids=ACCEPTED)
+def test_what_is_accepted_is_captured_and_draws_nothing_more(operation, x, backend):
+    def observe(function, x):
+        torch.manual_seed(1)
+        return {"result": function(x), "next": torch.rand(1)}
+
+    agree(operation, observe, x, x, backend=backend, fullgraph=True)
+
+
+def test_a_kernel_is_tried_once_a_process():
+    from bothways.capture.shapes import refused_kernels
+
+    def program(x):
+        return x.float().cumsum(0), x.cumprod(0)
+
+    bothways.compile(program)(WHOLE)
+    before = refused_kernels._refusal.cache_info()
+    bothways.compile(lambda x: program(x))(WHOLE)
+    after = refused_kernels._refusal.cache_info()
+    assert after.misses == before.misses and after.hits > before.hits
