@@ -11,7 +11,7 @@ EXPRESSIONS = {
     "i": [
         "k", "j", "k", "j", "x.shape[0]", "x.shape[1]", "x.numel()", "len(x)", "x.dim()", "x.size(-1)", "x.stride(0)", "0", "1", "2", "3", "-1", "7", "-5",
         "10**12", "2**63", "BIG", "G", "({i} + {i})", "({i} - {i})", "({i} * {i})", "({i} // {i})", "({i} % {i})", "(-{i})", "abs({i})", "(~{i})",
-        "({i} & {i})", "({i} | {i})", "({i} ^ {i})", "({i} << ({i} % 5))", "({i} >> ({i} % 5))", "({i} % 7) ** ({i} % 4)", "pow({i} % 5, 3, 7)",
+        "({i} & {i})", "({i} | {i})", "({i} ^ {i})", "({i} << ({i} % 5))", "({i} >> ({i} % 5))", "(({i} % 7) ** ({i} % 4))", "pow({i} % 5, 3, 7)",
         "min({i}, {i})", "max({i}, {i}, {i})", "int({f})", "round({f})", "math.floor({f})", "math.ceil({f})", "math.trunc({f})", "divmod({i}, {i})[0]",
         "divmod({i}, {i})[1]", "({i} if {b} else {i})", "int({b})", "sum([{i}, {i}])", "len(range({i} % 9))", "len(range({i} % 9, {i} % 20, 2))",
         "({i}).bit_length()", "({i}).bit_count()", "math.gcd({i}, {i})", "math.isqrt(abs({i}))", "math.comb({i} % 6, {i} % 4)", "int({s})", "len({s})",
@@ -31,8 +31,8 @@ EXPRESSIONS = {
         "math.fmod({f}, {f})", "math.copysign({f}, {f})", "round({f}, 2)", "round({f}, {i} % 3)", "math.hypot({f}, {f})", "math.atan2({f}, {f})",
         "divmod({f}, {f})[1]", "float(str({f}))", "sum([{f}, {i}])", "({f} or {f})", "math.pow(abs({f}), 0.5)", "float({b})", "({f}).real",
         "math.fsum([{f}, {f}])", "math.ldexp({f}, {i} % 5)", "math.frexp({f})[0]", "math.modf({f})[0]", "float('{{:.3f}}'.format({f}))", "math.fabs({f})",
-        "math.degrees({f})", "[{f}, {f}][{i} % 2]", "sorted([{f}, {f}])[0]", "math.tanh({f})", "math.floor({f}) / 2", "2 ** {f}", "{f} ** 0.5", "math.inf",
-        "math.nan", "math.remainder({f}, {f})", "math.cbrt({f})", "({i} % 5) ** -1", "math.nextafter({f}, 0)", "math.dist([{f}], [{f}])",
+        "math.degrees({f})", "[{f}, {f}][{i} % 2]", "sorted([{f}, {f}])[0]", "math.tanh({f})", "(math.floor({f}) / 2)", "(2 ** {f})", "({f} ** 0.5)", "math.inf",
+        "math.nan", "math.remainder({f}, {f})", "math.cbrt({f})", "(({i} % 5) ** -1)", "math.nextafter({f}, 0)", "math.dist([{f}], [{f}])",
         "float.fromhex({f}.hex())", "math.expm1({f} % 2)", "math.ulp({f})",
     ],
     "b": [
@@ -44,15 +44,15 @@ EXPRESSIONS = {
         "([{i}] == [{i}])", "(x.shape == ({i}, {i}))", "callable({i})", "x.is_contiguous()", "({i} in x.shape)", "({b} is True)", "({b} == 1)", "bool({s})",
     ],
     "s": [
-        "s", "'7'", "str({i})", "str({f})", "repr({f})", "'%d' % {i}", "'%5.2f|%s' % ({f}, {i})", "'{{}}-{{}}'.format({i}, {f})",
+        "s", "'7'", "str({i})", "str({f})", "repr({f})", "('%d' % {i})", "('%5.2f|%s' % ({f}, {i}))", "'{{}}-{{}}'.format({i}, {f})",
         "'{{:08.3f}}'.format({f})", "hex({i})", "oct({i})", "bin({i})", "({s} + {s})", "({s} * ({i} % 3))", "{s}[{i} % 3:]", "{s}[::-1]",
         "{s}.zfill({i} % 9)", "{s}.rjust({i} % 9, '*')", "','.join([{s}, {s}])", "chr(65 + {i} % 20)", "str({b})", "repr([{i}, {f}])", "str(({i}, {b}))",
         "str(x.shape)", "format({i}, 'b')", "format({f}, '.1%')", "str({{'a': {i}}})", "({s} if {b} else {s})", "'abc'[{i} % 3]", "{s}.replace('1', '2')",
-        "str(divmod({i}, {i}))", "'%r' % ({i},)", "str(range({i}))", "str(slice({i}, None))", "str({i} / {i})",
+        "str(divmod({i}, {i}))", "('%r' % ({i},))", "str(range({i}))", "str(slice({i}, None))", "str({i} / {i})",
     ],
 }  # fmt: skip
 ENDS = {"i": 4, "f": 4, "b": 1, "s": 2}  # how many rows end an expression
-HOLE = re.compile(r"(?<!\{)((?:\{\{)*)\{([ifbs])\}")
+HOLE = re.compile(r"\{\{|\}\}|\{([ifbs])\}")
 WHOLE, FRACTIONS = [3, 4, -2, 0, 1, 100, 2**40, 5, 17], [0.5, -1.5, 2.0, 0.0, 3.25, 1e10, 7.0, -0.0]
 OTHERS, TEXTS = ["1.5", "-2.5", "0.25", "4.0", "math.nan", "math.inf", "0.1"], ["12", "7", "ab", "3.5"]
 ERRORS = "(ZeroDivisionError, ValueError, OverflowError, TypeError, IndexError, KeyError)"
@@ -84,10 +84,14 @@ class Writer:
 
     def expression(self, kind: str, depth: int) -> str:
         rows = EXPRESSIONS[kind] if depth > 0 else EXPRESSIONS[kind][: ENDS[kind]]
-        text = HOLE.sub(lambda hole: hole[1] + self.expression(hole[2], depth - 1), self.random.choice(rows))
+        text = HOLE.sub(lambda hole: self._filled(hole, depth), self.random.choice(rows))
         if " for " in text and ":=" in text:  # which may not stand in what a comprehension goes over
             text = text.replace("(w := ", "(")
-        return text.replace("{{", "{").replace("}}", "}")
+        return text
+
+    def _filled(self, hole: re.Match[str], depth: int) -> str:
+        """What stands for a hole; two braces are one, and those of what was put into holes stay as they are."""
+        return self.expression(hole[1], depth - 1) if hole[1] else hole[0][0]
 
     def call(self) -> str:
         values = [self.random.choice(WHOLE), self.random.choice([3, -4, 2, 0, 6, -7]), self.random.choice(FRACTIONS)]

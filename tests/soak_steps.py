@@ -165,6 +165,9 @@ AFTERWARDS = [
     (8, ""), (1, "with torch.no_grad():\n    for own, other in zip(EMA.parameters(), MODEL.parameters()):\n        own.lerp_(other, 0.1)"), (1, "with torch.no_grad():\n    for own, other in zip(EMA.parameters(), MODEL.parameters()):\n        own.mul_(0.9).add_(other, alpha=0.1)"),
     (1, "note(loss.item())"), (1, "LOG.append(number)"), (1, "note('after')"), (1, "for p in MODEL.parameters():\n    kept.append(p.grad is None)"), (1, "with torch.no_grad():\n    kept.append(MODEL(x))"), (1, "bothways.graph_break()\nkept.append(loss.detach() * 2)"),
     (1, "kept.append(OPTIMIZER.param_groups[0]['lr'])"), (1, "if loss < 0.5:\n    LOG.append('small')"), (1, "AVERAGED.update_parameters(MODEL)"), (1, "torch._foreach_lerp_(list(EMA.parameters()), [p.detach() for p in MODEL.parameters()], 0.2)"),
+    (1, "note(sum(p.grad.norm() ** 2 for p in MODEL.parameters() if p.grad is not None) ** 0.5)"), (1, "kept.append({name: p.grad.norm().item() for name, p in MODEL.named_parameters() if p.grad is not None})"),
+    (1, "kept.append((out.argmax(-1) == y).double().mean().item())"), (1, "with torch.no_grad():\n    for name, other in EMA.state_dict().items():\n        other.copy_(MODEL.state_dict()[name])"), (1, "for group in OPTIMIZER.param_groups:\n    group['lr'] = 0.05 / (1 + number)"),
+    (1, "held = copy.deepcopy(OPTIMIZER.state_dict()['param_groups'])\nkept.append(held[0]['lr'])"), (1, "with torch.no_grad():\n    MODEL.eval()\n    kept.append(MODEL(x).softmax(-1))\n    MODEL.train()"),
 ]  # fmt: skip
 RESULTS = [
     (4, "return loss"), (4, "return loss.detach()"), (2, "return loss.item()"), (2, "return loss.detach(), out.detach(), kept"), (1, "return loss, out"), (1, "return None"), (1, "return {'loss': loss.detach(), 'kept': kept, 'grads': [p.grad for p in MODEL.parameters()]}"),

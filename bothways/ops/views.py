@@ -16,7 +16,7 @@ ROWS = (
     row("_fw_primal _make_dual _unpack_dual", gives=VIEW),
     # The argument itself, or a copy: by its dtype, by where it is, by whether there is something to do.
     row("bfloat16 bool double float half int long type_as", fails=NEVER, gives=VIEW),
-    row("byte char short type cpu cuda pin_memory resolve_conj resolve_neg", gives=VIEW),
+    row("byte char short type cpu cuda pin_memory conj_physical resolve_conj resolve_neg", gives=VIEW),
     row("_autocast_to_full_precision _autocast_to_reduced_precision", gives=VIEW),
     # Of tensors that are not dense, or whose dimensions have names.
     row("align_to refine_names rename", gives=VIEW),

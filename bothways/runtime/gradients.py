@@ -29,22 +29,30 @@ def gradients(
             registered.update(before)
 
 
+def laid_out(gradient: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """The gradient as it lies where the whole backward is PyTorch's."""
+    if gradient.stride() == strides:
+        return gradient
+    return gradient.new_empty_strided(gradient.shape, strides).copy_(gradient)
+
+
 def apart(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as the beginning of a history of its own: a backward stops there, and begins anew behind it."""
     return tensor.detach().requires_grad_()
 
 
-def spent(tensor: torch.Tensor, name: str) -> torch.Tensor:
+def spent(tensor: torch.Tensor, name: str, *behind: torch.Tensor) -> torch.Tensor:
     """A tensor that needs gradients, and whose backward was run: a second one is refused as autograd refuses it.
 
-    ``name`` is what autograd calls the operation that computed it.
+    ``name`` is what autograd calls the operation that computed it, and ``behind`` are those it was computed from, whose
+    gradients a backward through it may be asked for.
     """
     apply = _spent_function(name)
     if torch_compat.is_grad_enabled():
-        return apply(_leaf(), tensor)
+        return apply(tensor, _leaf(), *behind)
     torch_compat.set_grad_enabled(True)
     try:
-        return apply(_leaf(), tensor)
+        return apply(tensor, _leaf(), *behind)
     finally:
         torch_compat.set_grad_enabled(False)
 
@@ -65,7 +73,7 @@ def _spent_function(name: str) -> Callable[..., torch.Tensor]:
 
 class _Spent(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, leaf: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, *behind: torch.Tensor) -> torch.Tensor:
         return tensor.detach()
 
     @staticmethod

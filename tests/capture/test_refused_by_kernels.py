@@ -53,7 +53,20 @@ KERNELS = {
     "masked_fill_": lambda x: x.long().masked_fill_(x > 0, INF),
     "masked_fill_ of bytes": lambda x: x.byte().masked_fill_(x > 0, 300),
 }
-REFUSED = NUMBERS | KERNELS
+
+
+BIASES = {
+    "addmm": lambda x: torch.addmm(torch.ones(3), x, torch.ones(4, 1)),
+    "a method": lambda x: torch.ones(3).addmm(x, torch.ones(4, 1)),
+    "by name": lambda x: torch.addmm(input=torch.ones(3), mat1=x, mat2=torch.ones(4, 1)),
+    "linear": lambda x: F.linear(x, torch.ones(1, 4), torch.ones(3)),
+    "linear of a batch": lambda x: F.linear(x[None], torch.ones(1, 4), bias=torch.ones(3)),
+    "conv1d": lambda x: F.conv1d(x[:, None], torch.ones(1, 1, 3), torch.ones(3)),
+    "conv2d": lambda x: F.conv2d(x[None, None], IMAGE, torch.ones(3)),
+    "conv_transpose2d": lambda x: F.conv_transpose2d(x[None, None], IMAGE, torch.ones(2)),
+    "of groups": lambda x: F.conv_transpose1d(x.T[None], torch.ones(4, 1, 3), torch.ones(1), groups=2),
+}
+REFUSED = NUMBERS | KERNELS | BIASES
 
 
 def raising(refused, log):
@@ -113,6 +126,26 @@ def test_what_is_refused_for_its_numbers_raises_though_nothing_reads_it(refused,
 
     x = torch.linspace(-1, 1, 12).view(3, 4)
     agree(program, lambda function, x: {"result": function(x)}, x, x, backend=backend)
+
+
+@backends
+@pytest.mark.parametrize("refused", BIASES.values(), ids=BIASES)
+def test_a_bias_that_does_not_fit_raises_where_it_stands_after_a_change(refused, backend):
+    """As after a dropout, or a batch norm: plain Python cannot run the call once more from its beginning."""
+
+    def program(x):
+        x.mul_(torch.rand(()) + 1)
+        return refused(x)
+
+    def observe(function, call):
+        torch.manual_seed(call)
+        x = torch.ones(3, 4)
+        with pytest.raises(RuntimeError) as raised:
+            function(x)
+        lines = [step.lineno for step in raised.traceback if step.name == "program"]
+        return {"x": x, "raised": str(raised.value), "line": lines[-1]}
+
+    agree(program, observe, 1, 2, 3, backend=backend)
 
 
 @backends

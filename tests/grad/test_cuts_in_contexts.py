@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from agreeing import BACKENDS, agree
+from torch.utils.checkpoint import checkpoint
 
 import bothways
 
@@ -139,3 +140,50 @@ def test_a_mode_that_is_set_for_good_stays_where_the_graph_is_cut(backend, grad)
         return step
 
     trained(make_step, backend)
+
+
+def with_a_checkpoint(network, average):
+    def step(x, y):
+        with bfloat16(False):
+            hidden = network[0](x)
+            with torch.no_grad():
+                average.mul_(0.9).add_(hidden.mean(0), alpha=0.1)
+            logits = network[2](checkpoint(network[1], hidden, use_reentrant=False))
+        return F.cross_entropy(logits, y), average.requires_grad
+
+    return step
+
+
+def with_a_parameter_that_is_changed(network, average):
+    def step(x, y):
+        with bfloat16():
+            hidden = network[1](network[0](x))
+            with torch.no_grad():
+                average.mul_(0.9).add_(hidden.mean(0), alpha=0.1)
+                network[2].bias.mul_(0.5)
+            logits = network[2](hidden)
+        return F.cross_entropy(logits, y), average.requires_grad
+
+    return step
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("make_step", [with_a_checkpoint, with_a_parameter_that_is_changed])
+def test_what_is_changed_without_gradients_inside_of_autocast_gets_no_history(make_step, backend):
+    """Autocast keeps what it has cast of a parameter, which may change there: what is inside runs as captured."""
+    average, bias = torch.zeros(16), model()[2].bias.detach().clone()
+    networks = []
+
+    def reset():
+        assert average.is_leaf
+        average.zero_()
+        with torch.no_grad():
+            networks[-1][2].bias.copy_(bias)
+
+    def make(network):
+        networks.append(network)
+        network[2].register_full_backward_hook(lambda module, given, got: None)
+        return make_step(network, average)
+
+    trained(make, backend, reset=reset)
+    reset()

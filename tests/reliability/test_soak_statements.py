@@ -41,6 +41,12 @@ def test_programs_can_be_written(kind):
         compile(soak_statements.program(seed), "<soak>", "exec")
 
 
+def test_expressions_inside_of_others_can_be_written():
+    """Powers that are asked for a method, sets of dictionaries: programs of numbers which were no Python once."""
+    for seed in range(2_200_000, 2_200_900, PACK):
+        compile(soak_statements.program(seed), "<soak>", "exec")
+
+
 SOURCE = """import torch
 GIVEN = [1, 2]
 HELD = {"a": [0.0]}

@@ -89,6 +89,14 @@ def test_what_training_leaves_behind_is_compared():
         assert soak_rounding.beyond_rounding(plain, found, lambda: soak_rounding.rounded(again), 1e-6), change
 
 
+def test_a_training_is_compared_until_it_runs_away():
+    source = soak_steps.program(3)
+    shown = soak_training.plainly(source)
+    assert soak_training.steps_before_it_runs_away(shown) == len(shown)
+    grown = f"{source}\nold = between\ndef between(number):\n    old(number)\n    MODEL.last.weight.data.mul_(1e8)\n"
+    assert 1 < soak_training.steps_before_it_runs_away(soak_training.plainly(grown)) < len(shown)
+
+
 def test_a_training_that_differs_can_be_made_smaller():
     assert "between" in soak_checking.smaller(soak_steps.program(0), lambda text: "def between" in text)
 

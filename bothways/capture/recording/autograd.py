@@ -10,7 +10,7 @@ from bothways.capture.shapes.autograd_history import AutogradHistory, HistoryUnk
 from bothways.capture.shapes.fakes import MODE
 from bothways.capture.values.tensors.tensors import TensorValue
 from bothways.fake import NotThin, fake_tensor_mode
-from bothways.runtime.gradients import apart
+from bothways.runtime.gradients import apart, gradients
 from bothways.runtime.torch_state import torch_state
 
 if TYPE_CHECKING:
@@ -108,12 +108,20 @@ class GraphAutograd:
         inputs = (value for value in self._builder.inputs if value.placeholder is node)
         return self._leaves.get(node) or next(inputs, None)
 
-    def spent(self, value: TensorValue) -> str | None:
-        """What autograd calls a tensor's operation, of a tensor whose backward was captured and cannot run again."""
+    def spent(self, value: TensorValue) -> tuple[str, list[TensorValue]] | None:
+        """Of a tensor whose backward was captured and cannot run again, what autograd calls its operation, and the
+        inputs that it comes from."""
         if self._history is None or not value.fake.requires_grad:
             return None
         node = self._freed_behind(value.node)
-        return None if node is None else type(self._history.of(node).grad_fn).__name__
+        if node is None:
+            return None
+        return type(self._history.of(node).grad_fn).__name__, [] if _is_root(node) else self._inputs_behind(node)
+
+    def _inputs_behind(self, node: torch.fx.Node) -> list[TensorValue]:
+        assert self._history is not None
+        reached = self._history.inputs_behind(node)
+        return [value for value in self._builder.inputs if value.placeholder in reached]
 
     def _freed_behind(self, node: torch.fx.Node) -> torch.fx.Node | None:
         """A tensor or the nearest one it was computed from whose backward cannot run again."""
@@ -135,3 +143,9 @@ class GraphAutograd:
         except (HistoryUnknown, NotThin):  # a backward in between cannot be followed for all sizes
             return True
         return not self.parts.keys().isdisjoint(history.leaves([value.node]))
+
+
+def _is_root(node: torch.fx.Node) -> bool:
+    """Whether a backward begins at a tensor, as at the loss that most steps return: to lead it to each parameter would
+    cost each call more than what is compiled saves."""
+    return any(user.target is gradients and node in user.args[0] for user in node.users)  # type: ignore[operator]

@@ -191,6 +191,13 @@ class AutogradHistory:
         reached.update(self._leaves[id(self._values[node])] for node in roots if id(self._values[node]) in self._leaves)
         return [node for node in self._graph.nodes if node in reached]
 
+    def inputs_behind(self, node: torch.fx.Node) -> set[torch.fx.Node]:
+        """The inputs of the graph that a backward from a tensor comes to, whether they are leaves or not."""
+        outside = {step for step in self.behind([node]) if isinstance(step, NonLeaf._backward_cls)}
+        inputs = [other for other in self._graph.nodes if other.op == "placeholder"]
+        computed = {other for other in inputs if getattr(self._values.get(other), "grad_fn", None) in outside}
+        return computed | set(self.leaves([node])).intersection(inputs)
+
     def leads_to(self, node: torch.fx.Node, others: Iterable[torch.fx.Node]) -> bool:
         """Whether a backward from a tensor comes to one of others."""
         behind = self.behind([node]) - {self._values[node].grad_fn}

@@ -1,4 +1,4 @@
-"""Numbers and dtypes that operations refuse, or answer in a way that no rule for shapes tells.
+"""Numbers, dtypes and biases that operations refuse, or answer in a way that no rule for shapes tells.
 
 ATen's kernels look at them; rules for shapes do not, and kernels of ours are made for what is allowed. The first kind
 is the user's own error, the second a break at the operation.
@@ -6,7 +6,7 @@ is the user's own error, the second a break at the operation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -82,6 +82,48 @@ def _of_empty_rows(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
     return _of_nothing(args, kwargs) if len(args) + len(kwargs) > 1 else None
 
 
+def _arguments_of(args: Arguments, kwargs: dict[str, Any], names: str) -> Iterator[Any]:
+    """What an operation has for each of its names, which are in the order of its arguments."""
+    by_place = dict(zip(names.split(), args, strict=False))
+    return (by_place.get(name, kwargs.get(name)) for name in names.split())
+
+
+def _adding(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
+    added, _, factor = _arguments_of(args, kwargs, "input mat1 mat2")
+    return _unless_fits(added, factor, -1)
+
+
+def _linear(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
+    _, weight, bias = _arguments_of(args, kwargs, "input weight bias")
+    return _unless_fits(bias, weight, 0)
+
+
+def _unless_fits(added: Any, factor: Any, dim: int) -> Exception | None:
+    """What is added to a product has its columns, which are along ``dim`` of the factor, or one for all."""
+    if not isinstance(added, Fake) or not isinstance(factor, Fake) or not added.shape or len(factor.shape) != 2:
+        return None
+    is_right = added.shape[-1] == factor.shape[dim] or added.shape[-1] == 1
+    return None if is_right else ValueError(f"{added.shape[-1]} columns are added to {factor.shape[dim]}")
+
+
+def _convolution(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
+    _, weight, bias = _arguments_of(args, kwargs, "input weight bias")
+    return _unless_of_channels(bias, weight, 0, 1)
+
+
+def _transposed(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
+    _, weight, bias, *_, groups = _arguments_of(args, kwargs, "input weight bias stride padding output_padding groups")
+    return _unless_of_channels(bias, weight, 1, 1 if groups is None else groups)
+
+
+def _unless_of_channels(bias: Any, weight: Any, dim: int, groups: int) -> Exception | None:
+    if not isinstance(bias, Fake) or not isinstance(weight, Fake) or len(weight.shape) < 3:
+        return None
+    channels = weight.shape[dim] * groups
+    is_right = len(bias.shape) == 1 and bias.shape[0] == channels
+    return None if is_right else ValueError(f"a bias of {tuple(bias.shape)} for {channels} channels")
+
+
 RULES: dict[str, Refusal] = {
     "gelu": _unless(1, "approximate", lambda kind: kind in ("none", "tanh")),
     "softshrink": _unless(1, "lambd", _is_bound),
@@ -89,6 +131,10 @@ RULES: dict[str, Refusal] = {
     "huber_loss": _huber,
     "soft_margin_loss": _of_two_dtypes,
     "gather": _into(lambda dtype: dtype),
+    "addmm": _adding,
+    "linear": _linear,
+    **{f"conv{rank}d": _convolution for rank in (1, 2, 3)},
+    **{f"conv_transpose{rank}d": _transposed for rank in (1, 2, 3)},
     **dict.fromkeys(("celu", "celu_"), _unless(1, "alpha", lambda alpha: alpha != 0)),
     **dict.fromkeys(("complex", "polar"), _into(COMPLEX_OF.get)),
     **dict.fromkeys(("max", "min"), _of_nothing),

@@ -212,14 +212,16 @@ class Emitter:
             return self.spent[value.node]
         self.tracer.graph.levels.use(value.node)
         autograd = self.tracer.graph.autograd
-        name = autograd.spent(value)
-        if name is None:
+        history = autograd.spent(value)
+        if history is None:
             if autograd.is_cut_off(value):
                 self.tracer.stop("hook", "a tensor leaves whose gradient goes through a tensor that is hooked")
             return self.result(value.node)
         result = self.result(self.tracer.graph.detached(value))
         self.spent[value.node] = self.names.fresh("spent")
-        self.build(f"{self.spent[value.node]} = {self.inject(spent, 'spent')}({result}, {name!r})")
+        name, behind = history
+        others = "".join(f", {self.read(tensor.source)}" for tensor in behind if tensor.source is not None)
+        self.build(f"{self.spent[value.node]} = {self.inject(spent, 'spent')}({result}, {name!r}{others})")
         if any(event.retains is value for event in self.tracer.effects.registrations):
             self.build(f"{self.spent[value.node]}.retain_grad()")
         return self.spent[value.node]

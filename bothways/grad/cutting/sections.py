@@ -21,6 +21,7 @@ from bothways.grad.tracing.sizes import is_size, symbols_of
 from bothways.grad.tracing.whys import why_captured
 from bothways.node_facts import facts_of_node, note_of_node
 from bothways.record import generated
+from bothways.runtime.gradients import gradients, laid_out
 from bothways.runtime.graph_module import graph_module
 
 # Calls that open (+1) or close (-1) a context the operations in between run under.
@@ -119,9 +120,23 @@ def module_of(
     _enter_again(graph, section.before, now, copies)
     for node in _with_sizes(section.nodes, copies):
         copies[node] = graph.node_copy(node, copies.__getitem__)
+        expected = _strides_of_gradient(node) if section.as_captured else None
+        if expected is not None:
+            copies[node] = graph.call_function(laid_out, (copies[node], expected))
     _leave(graph, section.after, now, copies)
     graph.output(tuple(copies[node] for node in outputs))
     return graph_module(graph)
+
+
+def _strides_of_gradient(node: torch.fx.Node) -> tuple[int, ...] | None:
+    """How a gradient lies that a backward computes, where that is known: the pieces of one are added up in the order in
+    which they come, and from parts that are compiled they may come in another one."""
+    origin, shown = node.args[0] if node.args else None, node.meta.get("example_value")
+    is_gradient = isinstance(origin, torch.fx.Node) and origin.target is gradients and node.target is operator.getitem
+    if not is_gradient or not isinstance(shown, torch.Tensor) or shown.layout is not torch.strided:
+        return None
+    strides = shown.stride()
+    return strides if all(type(number) is int for number in (*shown.shape, *strides)) else None
 
 
 Copies = dict[torch.fx.Node, torch.fx.Node]

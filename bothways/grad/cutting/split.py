@@ -62,7 +62,7 @@ def sections_of(
     tensors = ((node, value) for node, value in pairs if isinstance(value, torch.Tensor))
     leaves = {node for node, tensor in tensors if tensor.requires_grad and tensor.is_leaf}
     while True:
-        sections = _with_casts(_sections(graph, grad, apart, alone, seen, inside), leaves)
+        sections = _sections(graph, grad, apart, alone, seen, inside, leaves)
         leaving = {node for section in sections for node in section.nodes if _leaves(node, section)} - alone
         if not leaving:
             return sections
@@ -78,7 +78,8 @@ def _with_casts(sections: list[Section], leaves: Container[torch.fx.Node]) -> li
         group.append(section)
         if section.after.entered:
             continue
-        changes = len(group) > 1 and any(_changes_leaf(node, leaves) for one in group for node in one.nodes)
+        several = len([one for one in group if not all(map(begins_or_ends, one.nodes))]) > 1
+        changes = several and any(_changes_leaf(node, leaves) for one in group for node in one.nodes)
         if changes or _casts_to_several(group):
             group = _as_captured_inside(group)
         joined += group
@@ -167,6 +168,7 @@ def _sections(
     alone: Container[torch.fx.Node],
     seen: Container[torch.fx.Node],
     inside: bool,
+    leaves: Container[torch.fx.Node],
 ) -> list[Section]:
     nodes = _with_results([
         node for node in graph.nodes if node.op not in ("placeholder", "output") and not is_size(node)
@@ -194,7 +196,7 @@ def _sections(
         sections[-1].nodes.append(place.node)
         sections[-1].after = state
         cut = put_off or (place.grad and place.node in seen and not as_captured)
-    return _joined(sections) + ([] if state == base else [_last_switch(nodes)])
+    return _joined(_with_casts(sections, leaves)) + ([] if state == base else [_last_switch(nodes)])
 
 
 class NodePlace(NamedTuple):

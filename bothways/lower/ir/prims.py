@@ -182,7 +182,8 @@ class Extern(Node):
     @property
     def is_view(self) -> bool:
         """Whether the results may be other views of the arguments' memory."""
-        return ops.of(self.target).aliases
+        operation = ops.of(self.target)
+        return operation.aliases or operation.is_view  # the schema of some says nothing of it
 
     @property
     def is_fresh(self) -> bool:
