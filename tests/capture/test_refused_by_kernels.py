@@ -149,6 +149,18 @@ def test_a_bias_that_does_not_fit_raises_where_it_stands_after_a_change(refused,
 
 
 @backends
+@pytest.mark.parametrize("function", [torch.max, torch.min, torch.median, torch.addmm, F.linear, F.conv2d])
+def test_a_call_without_its_tensors_raises_where_it_stands(function, backend):
+    def program(x):
+        try:
+            return function()
+        except TypeError as error:
+            return str(error), x * 2
+
+    agree(program, lambda function, x: {"result": function(x)}, torch.ones(2), torch.zeros(2), backend=backend)
+
+
+@backends
 @pytest.mark.parametrize("number", [("gelu", "tanh"), ("softshrink", 0.5), ("huber_loss", 0.5), ("celu", -1.0)])
 def test_what_is_taken_stays_in_the_graph(number, backend):
     functions = {
