@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from agreeing import BACKENDS, agree
 
 import bothways
+from bothways.capture.shapes import refused_kernels
 
 FLOATS = torch.arange(6.0).view(2, 3)
 WHOLE, TRUTHS, HALF = FLOATS.long(), FLOATS > 2, FLOATS.half()
@@ -94,8 +95,6 @@ def test_what_is_accepted_is_captured_and_draws_nothing_more(operation, x, backe
 
 
 def test_a_kernel_is_tried_once_a_process():
-    from bothways.capture.shapes import refused_kernels
-
     def program(x):
         return x.float().cumsum(0), x.cumprod(0)
 
@@ -104,3 +103,13 @@ def test_a_kernel_is_tried_once_a_process():
     bothways.compile(lambda x: program(x))(WHOLE)
     after = refused_kernels._refusal.cache_info()
     assert after.misses == before.misses and after.hits > before.hits
+
+
+def test_numbers_that_another_thread_draws_during_trials_are_not_drawn_again(monkeypatch):
+    """Where the trial itself draws none, nothing is put back; here what makes its tensors stands for the thread."""
+    drawn, made = [], refused_kernels.Few.tensor
+    monkeypatch.setattr(refused_kernels.Few, "tensor", lambda few: (drawn.append(torch.rand(()).item()), made(few))[1])
+    refused_kernels._refusal.cache_clear()
+    x = torch.ones(3, 2, dtype=torch.float16)
+    bothways.compile(lambda x: (x * 3.5).cumsum(0) @ x.t(), backend="eager", fullgraph=True)(x)
+    assert len(set(drawn)) == len(drawn) > 2

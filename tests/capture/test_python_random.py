@@ -245,3 +245,19 @@ def test_numbers_drawn_in_a_custom_function_stay_in_order():
         return Noisy.apply(x * before) * random.random()
 
     draws_agree(program, "eager", fullgraph=False, programs=None)
+
+
+@everywhere
+def test_a_method_that_one_generator_has_of_its_own_is_called(backend):
+    def program(x, generator):
+        number = generator.randint(0, 3)
+        return x + number, number > 50
+
+    def observe(run, call):
+        generator = random.Random(call)
+        if call % 2:
+            generator.randint = lambda low, high: 70 + high
+        return {"result": run(x(), generator)}
+
+    for first in (0, 1):
+        agree(program, observe, first, first + 1, first + 2, first + 3, backend=backend, programs=None)

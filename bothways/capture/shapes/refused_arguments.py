@@ -68,7 +68,7 @@ def _of_no_tensors(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
 
 def _of_nothing(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
     """One of several elements, where there is none; along a dimension it is one of each row."""
-    operand, *others = *args, *kwargs.values(), None
+    operand, *others = [*args, *kwargs.values()] or [None]
     if not isinstance(operand, Fake) or any(isinstance(other, Fake) for other in others):
         return None
     sizes, dim = list(operand.shape), next((value for value in others if type(value) is int), None)

@@ -70,7 +70,8 @@ def check_kernel(kind: str, target: Any, args: Sequence[Any], kwargs: dict[str, 
     try:
         most = MOST if sum(map(_elements, (*args, *kwargs.values()))) > SMALL else SMALL
         few = functools.partial(_few, most=most, largest=sys.maxsize if operation.takes_numbers else LARGEST)
-        refusal = _refusal(kind, target, few(tuple(args)), few(tuple(kwargs.items())))
+        draws = operation.draws or not (kind == "call_method" or isinstance(target, types.BuiltinFunctionType))
+        refusal = _refusal(kind, target, few(tuple(args)), few(tuple(kwargs.items())), draws)
     except (_Untried, TypeError):  # or what has no hash
         return
     if refusal is not None:
@@ -128,9 +129,10 @@ def _made(value: Any) -> Any:
 
 
 @functools.cache
-def _refusal(kind: str, target: Any, args: Many, kwargs: Many) -> Exception | None:
-    """The error of a kernel that is not written for such dtypes."""
-    state = torch.get_rng_state()
+def _refusal(kind: str, target: Any, args: Many, kwargs: Many, draws: bool) -> Exception | None:
+    """The error of a kernel that is not written for such dtypes. Only what may draw random numbers has them put back:
+    another thread may draw some meanwhile, and would draw them twice."""
+    state = torch.get_rng_state() if draws else None
     try:
         with torch.no_grad(), torch.inference_mode(False), torch_compat.without_function_modes():
             first, *others = values = _made(args)
@@ -141,5 +143,6 @@ def _refusal(kind: str, target: Any, args: Many, kwargs: Many) -> Exception | No
     except Exception:  # that is of the elements
         return None
     finally:
-        torch.set_rng_state(state)
+        if state is not None:
+            torch.set_rng_state(state)
     return None

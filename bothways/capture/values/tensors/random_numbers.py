@@ -77,8 +77,8 @@ class RandomValue(Value):
     asks, puts_back = "getstate", "setstate"
     library = "random"
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    def __init__(self, source: Source, obj: Any = None) -> None:
+        self.source, self.obj = source, obj
 
     def model(self) -> Any:
         """Another generator of the kind."""
@@ -87,7 +87,7 @@ class RandomValue(Value):
     @classmethod
     def external(cls, tracer: Tracer, obj: Any, source: Source) -> RandomValue:
         tracer.guard("type({s0}) is {c0}", source, type(obj))
-        value = cls(source)
+        value = cls(source, obj)
         tracer.remember(obj, value)
         return value
 
@@ -99,6 +99,10 @@ class RandomValue(Value):
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         if name in self.draws or name in self.state:
+            if hasattr(self.obj, "__dict__"):
+                if name in vars(self.obj):
+                    tracer.stop("call_unknown", f"{self.library}.{name} is replaced in one generator")
+                tracer.guard("{c0} not in {s0}.__dict__", self.source, name)
             return linked.BoundBuiltin(self, name)
         return super().get_attr(tracer, name)
 
