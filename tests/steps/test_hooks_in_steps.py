@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from stepping import BACKENDS, agree, batches
 
 import bothways
@@ -102,6 +103,30 @@ def test_the_order_of_hooks_on_leaves_and_on_what_is_between(backend):
         return step
 
     agree(training(step_of), batches(3), backend, programs=1)
+
+
+def test_the_order_of_hooks_where_autocast_keeps_casts_of_what_is_computed_again(backend):
+    """A weight is cast where the function that is checkpointed comes to it, and no sooner."""
+
+    def step_of(net, optimizer, log):
+        norm = torch.nn.LayerNorm(8)
+        for name, parameter in [*net.named_parameters(), *norm.named_parameters("norm")]:
+            parameter.register_hook(lambda gradient, name=name: log.append(name))
+
+        def last(x):
+            return net[2](norm(x))
+
+        def step(x, y):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                three = torch.utils.checkpoint.checkpoint(last, net[0](x), use_reentrant=False)
+                loss = F.cross_entropy(three, y)
+            loss.backward()
+            return loss.detach()
+
+        return step
+
+    agree(training(step_of), batches(3), backend, programs=2)
 
 
 def test_what_a_hook_sees_can_be_kept(backend):

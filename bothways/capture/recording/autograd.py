@@ -71,7 +71,9 @@ class GraphAutograd:
         return self._followed(self._in_parts)
 
     def _followed(self, history: AutogradHistory) -> AutogradHistory:
-        history.follow({value.placeholder: value.obj for value in self._builder.inputs}, self._builder.numbers())
+        builder = self._builder
+        given = {value.placeholder: value.obj for value in builder.inputs}
+        history.follow(given, builder.numbers(), builder.left_behind)
         return history
 
     def begin_part(self, value: TensorValue) -> torch.fx.Node:

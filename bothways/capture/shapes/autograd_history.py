@@ -62,10 +62,11 @@ class AutogradHistory:
         self._versions: dict[torch.fx.Node, int | None] = {}
         self._freed: set[Any] = set()  # autograd nodes whose saved tensors a backward has let go of
 
-    def follow(self, tensors: ByNode, numbers: ByNode) -> None:
+    def follow(self, tensors: ByNode, numbers: ByNode, left: Mapping[torch.fx.Node, None]) -> None:
         """Run what was recorded since the last time.
 
-        ``tensors`` are those that the inputs stand for, ``numbers`` what nodes give that are numbers.
+        ``tensors`` are those that the inputs stand for, ``numbers`` what nodes give that are numbers. What is ``left``
+        behind has a copy that runs; in its place it would come first to what autocast keeps of its casts.
         """
         values = self._values
         if not self._is_thin and numbers:
@@ -77,7 +78,8 @@ class AutogradHistory:
         pending = self._graph.nodes if self._last is None else _after(self._last)
         with self._in_its_state():
             for node in pending:
-                if node not in values and node.op != "output":
+                is_left = node in left and node.users.keys() <= left.keys()
+                if node not in values and node.op != "output" and not is_left:
                     values[node] = None if node.op == "placeholder" else self._run(node)
                 self._last = node
 
@@ -130,7 +132,11 @@ class AutogradHistory:
 
     def _value_of(self, node: torch.fx.Node) -> Any:
         """What a node gives to another; inputs that are no tensors may have come when others were followed already."""
-        return self._values.get(node) if node.op == "placeholder" else self._values[node]
+        if node.op == "placeholder":
+            return self._values.get(node)
+        if node not in self._values:  # it was left behind, and something reads it now
+            self._values[node] = self._run(node)
+        return self._values[node]
 
     def _input(self, node: torch.fx.Node, tensor: torch.Tensor) -> torch.Tensor:
         shown = node.meta["example_value"]
