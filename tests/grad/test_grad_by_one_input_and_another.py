@@ -8,6 +8,7 @@ import torch
 from observing import BACKENDS, agree, leaf, raised
 
 import bothways
+from bothways.torch_compat import SAVED_KNOW_VERSIONS
 
 pytestmark = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -124,6 +125,7 @@ def test_what_was_gone_through_is_as_it_was_with_other_sizes(backend):
     agree(scene, backend)
 
 
+@pytest.mark.skipif(not SAVED_KNOW_VERSIONS, reason="this PyTorch does not tell which of several was changed")
 def test_what_the_other_needs_is_changed_before_both(backend):
     def scene(compiler):
         function, found = compiler(lambda x, w, factor: x.exp().sin() + (w * factor).tanh()), []
@@ -138,6 +140,7 @@ def test_what_the_other_needs_is_changed_before_both(backend):
     agree(scene, backend)
 
 
+@pytest.mark.skipif(not SAVED_KNOW_VERSIONS, reason="this PyTorch does not tell which of several was changed")
 def test_the_gradient_of_one_where_what_another_needs_is_changed_and_all_share_something(backend):
     def scene(compiler):
         function, found = compiler(lambda x, w, factor: (x.exp() + (w * factor).tanh()).sin()), []
