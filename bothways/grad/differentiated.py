@@ -22,7 +22,7 @@ from bothways.grad.backwards import Backwards, CompiledBackward, after_numbers
 from bothways.grad.halves.facts import FactMemo, Facts
 from bothways.grad.halves.kept import Connections
 from bothways.grad.halves.partition import NotRepeatable, check_takes, extract
-from bothways.grad.halves.pieces import Outline, Pieces
+from bothways.grad.halves.pieces import MOST_ASKED, Outline, Pieces
 from bothways.grad.halves.plan import GradPlan
 from bothways.grad.halves.recalled import recall_backward
 from bothways.grad.nodes.changed import Changes, Versions, recounting, sharing
@@ -93,7 +93,7 @@ class DifferentiatedGraph:
         self.connected = None if connected is None else connected.saved
         self.hidden = None if connected is None else connected.hidden
         # Whether a backward may be asked for some of the gradients: not worth the question for a model's parameters.
-        self.is_asked = bool(connected or plan.ours or self.pieces) or any(map(_is_data, inputs))
+        self.is_asked = bool(connected or plan.ours) or self.is_exact or any(map(_is_data, inputs))
         self.again = self.base = TwinInUse(self.hidden is not None)
         self.joints = [] if joint is None else [joint]
         if joint is not None and self.sizes:  # what a backward for other sizes has to agree with
@@ -166,7 +166,8 @@ class DifferentiatedGraph:
         pieces = Pieces(facts.pieces, facts.leads)
         self.pieces = pieces if pieces.may_be_apart() else None
         self.outlines: list[Outline] | None = None  # of what is saved, once some was freed
-        self.wanted_gradients = torch_compat.WantedGradients(exact=self.pieces is not None)
+        self.is_exact = self.pieces is not None and sum(self.needs_grad) <= MOST_ASKED
+        self.wanted_gradients = torch_compat.WantedGradients(exact=self.is_exact)
         self.settings = torch_compat.forward_settings()
         known = known_of(compiled)
         self.looks_at_grad_mode, self.is_below_autograd = known.looks_at_grad_mode, known.is_below_autograd

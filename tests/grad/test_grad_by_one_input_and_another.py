@@ -1,10 +1,14 @@
 """Gradients by some inputs, then by others, of a graph that is not retained: freed is what eager frees."""
 
 import itertools
+import weakref
 
 import pytest
 import torch
 from observing import BACKENDS, agree, leaf, raised
+
+import bothways
+from bothways.torch_compat import SAVED_KNOW_VERSIONS
 
 pytestmark = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -119,3 +123,86 @@ def test_what_was_gone_through_is_as_it_was_with_other_sizes(backend):
         return found
 
     agree(scene, backend)
+
+
+@pytest.mark.skipif(not SAVED_KNOW_VERSIONS, reason="this PyTorch does not tell which of several was changed")
+def test_what_the_other_needs_is_changed_before_both(backend):
+    def scene(compiler):
+        function, found = compiler(lambda x, w, factor: x.exp().sin() + (w * factor).tanh()), []
+        for _ in range(2):
+            x, w, factor = leaf(3), leaf(3), torch.ones(3)
+            result = function(x, w, factor).sum()
+            factor.add_(1)
+            found.append(torch.autograd.grad(result, x))
+            found.append(raised(lambda result=result, w=w: torch.autograd.grad(result, w))[0])
+        return found
+
+    agree(scene, backend)
+
+
+@pytest.mark.skipif(not SAVED_KNOW_VERSIONS, reason="this PyTorch does not tell which of several was changed")
+def test_the_gradient_of_one_where_what_another_needs_is_changed_and_all_share_something(backend):
+    def scene(compiler):
+        function, found = compiler(lambda x, w, factor: (x.exp() + (w * factor).tanh()).sin()), []
+        for _ in range(2):
+            x, w, factor = leaf(3), leaf(3), torch.ones(3)
+            result = function(x, w, factor).sum()
+            factor.add_(1)
+            found.append(torch.autograd.grad(result, x))
+        return found
+
+    agree(scene, backend)
+
+
+def test_after_one_that_retains_the_graph_by_what_saves_nothing_in_one_that_is_freed(backend):
+    def program(x, w):
+        shared = x + w
+        return shared.exp().sin().cos(), shared + w
+
+    def scene(compiler):
+        function, found = compiler(program), []
+        for retain in (True, False, False):
+            x, w = leaf(3), leaf(3)
+            first, last = function(x, w)
+            found.append(torch.autograd.grad(first.sum(), [x, w], retain_graph=retain))
+            if not retain:
+                found += [torch.autograd.grad(last.sum(), w), torch.autograd.grad(last.sum(), x)]
+        return found
+
+    agree(scene, backend)
+
+
+def shared_by_heads(x, w, shift):
+    shared = x.exp()
+    return shared * 2 + shift, shared * w.sin()
+
+
+def test_nothing_is_computed_of_what_is_no_longer_there(backend):
+    """The last one is refused, where eager gives it, or right."""
+    function = bothways.compile(shared_by_heads, backend=backend)
+    for _ in range(3):
+        x, w, shift = leaf(3, 3), leaf(3, 3), leaf(3, 3)
+        first, last = function(x, w, shift)
+        first.sum().backward()
+        torch.autograd.grad(first.sum(), shift)
+        try:
+            gradient, = torch.autograd.grad(last.sum(), w)
+        except RuntimeError as error:
+            assert "backward through the graph a second time" in str(error)
+        else:
+            torch.testing.assert_close(gradient, x.detach().exp() * w.detach().cos())
+
+
+def test_a_graph_that_is_left_in_part_is_freed_with_its_results(backend):
+    def program(x, w, v):
+        shared = (x * w).tanh()
+        return shared.exp(), (shared * v).sigmoid()
+
+    function, waiting = bothways.compile(program, backend=backend), []
+    for _ in range(3):
+        x, w, v = leaf(3), leaf(3), leaf(3)
+        first, last = function(x, w, v)
+        torch.autograd.grad(last.sum(), v)
+        waiting += [weakref.ref(x), weakref.ref(w)]
+        del x, w, v, first, last
+    assert [reference() for reference in waiting] == [None] * len(waiting)

@@ -110,3 +110,32 @@ def test_small_layers_with_gradients_stay_as_captured_where_there_are_no_kernels
     fusible = [*layers[:4], nn.Sigmoid(), *layers[4:]]
     assert small not in told(nn.Sequential(*fusible), torch.randn(32, 8))
     assert small not in told(nn.Sequential(*layers), torch.randn(32, 8), "native")
+
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(8, 8), nn.Tanh())))
+        self.one, self.other = nn.Linear(8, 3), nn.Linear(8, 3)
+
+    def forward(self, x):
+        hidden = self.trunk(x)
+        return self.one(hidden), self.other(hidden).exp()
+
+
+@pytest.mark.every_backend
+@everywhere
+def test_the_engine_is_not_asked_of_each_of_many_parameters(monkeypatch, backend):
+    ask, asked = wanted._will_run, []
+    monkeypatch.setattr(wanted, "_will_run", lambda node: asked.append(node) or ask(node))
+    model, x = TwoHeads(), torch.randn(4, 8)
+    compiled, parameters = bothways.compile(model, backend=backend), list(model.parameters())
+
+    def found(run):
+        one, other = run(x)
+        by_all = torch.autograd.grad(one.sum() + other.sum(), parameters, retain_graph=True)
+        return [*by_all, *torch.autograd.grad(one.sum(), parameters, allow_unused=True)]
+
+    for _ in range(3):
+        torch.testing.assert_close(found(compiled), found(model))
+    assert not asked

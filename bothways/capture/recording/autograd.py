@@ -72,8 +72,8 @@ class GraphAutograd:
 
     def _followed(self, history: AutogradHistory) -> AutogradHistory:
         builder = self._builder
-        given = {value.placeholder: value.obj for value in builder.inputs}
-        history.follow(given, builder.numbers(), builder.left_behind)
+        objects = {value.placeholder: value.obj for value in builder.inputs}
+        history.follow(objects, builder.numbers(), builder.left_behind)
         return history
 
     def begin_part(self, value: TensorValue) -> torch.fx.Node:

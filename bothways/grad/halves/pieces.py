@@ -12,6 +12,10 @@ from itertools import combinations
 from operator import or_
 from typing import Any
 
+# Inputs of which it is asked one by one whether a backward is by them, so that what is left is known: an answer may
+# take as long as an operation of eager's.
+MOST_ASKED = 16
+
 Outline = tuple[Any, ...]  # of a value that was saved: shape, strides, dtype and device
 
 

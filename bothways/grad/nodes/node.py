@@ -227,7 +227,7 @@ class CompiledNode(torch.autograd.Function):
         if graph.saves_something:
             # Where the forward runs again, it reads all that was saved.
             traced = partial(_traced_inputs, ctx, graph) if is_compiled else None
-            values, refusal = saved_values(ctx, graph, tangents, traced, some)
+            values, refusal, *_ = saved_values(ctx, graph, tangents, traced, some)
         add_live(values, ctx, graph)
         count = len(graph.needed_inputs)
         whole = behind_windows(values[:count], graph.moved_windows, ctx.behind_windows)
@@ -394,6 +394,7 @@ CONTEXT: dict[str, Any] = {
     "apply": CompiledNode.backward,
     "used": 0,
     "kept": None,
+    "kept_own": False,
     "random_states": None,
     "others": (),
     "behind_windows": (),  # parameters that are kept as windows on their memory

@@ -16,6 +16,7 @@ from bothways import torch_compat
 from bothways.grad.halves.pieces import Outline, Pieces, asked_for
 
 Gradients = Sequence[torch.Tensor | None]
+Wanted = tuple[bool, ...] | None
 
 
 class Saving(Protocol):
@@ -27,7 +28,7 @@ class Saving(Protocol):
     own_versions: dict[int, int]
 
     def read_values(
-        self, tangents: Gradients, inputs: Sequence[torch.Tensor], wanted: tuple[bool, ...] | None = None
+        self, tangents: Gradients, inputs: Sequence[torch.Tensor], wanted: Wanted = None
     ) -> Collection[int]: ...
 
 
@@ -40,11 +41,11 @@ class Saved(NamedTuple):
 
     values: list[torch.Tensor]
     refusal: RuntimeError | None = None
+    versions: Sequence[int] | None = None  # that the values should have; None where they do
+    is_there: bool = True  # or nothing but the outlines are
 
 
-def saved_values(
-    ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | None, wanted: tuple[bool, ...] | None
-) -> Saved:
+def saved_values(ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | None, wanted: Wanted) -> Saved:
     """What the forward saved; raises where eager has freed it, or where it was changed and the backward reads it.
 
     A backward through some of the results, or by the ``wanted`` inputs alone, leaves what others need, as far as eager
@@ -52,39 +53,50 @@ def saved_values(
     """
     pieces = graph.pieces
     if pieces is None:
-        return _unpacked(ctx, graph, tangents, inputs)
+        return _unpacked(ctx, graph, tangents, inputs, wanted)
     results, asked = asked_for(tangents, wanted)
     run = pieces.between(results, asked)
-    if ctx.kept is not None and not run & ctx.used:
-        saved = _kept(ctx, graph, tangents, inputs)
+    if ctx.kept is not None and not run & ctx.used and not (ctx.kept_own and torch.is_grad_enabled()):
+        saved = _kept(ctx, graph, tangents, inputs, wanted)
     elif run:
-        saved = _unpacked(ctx, graph, tangents, inputs)
+        saved = _unpacked(ctx, graph, tangents, inputs, wanted)
     else:
         saved = _unread(ctx, graph, tangents, inputs, wanted)
     if not torch_compat.graph_is_retained():
         ctx.used |= run
-        ctx.kept = [(value, value._version) for value in saved.values] if pieces.is_left(ctx.used, asked) else None
-        if graph.outlines is None:
-            graph.outlines = [(value.shape, value.stride(), value.dtype, value.device) for value in saved.values]
+        _keep(ctx, saved if saved.is_there and pieces.is_left(ctx.used, asked) else None)
+    if graph.outlines is None and all(value.layout is torch.strided for value in saved.values):
+        graph.outlines = [(value.shape, value.stride(), value.dtype, value.device) for value in saved.values]
     return saved
 
 
-def _unread(
-    ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | None, wanted: tuple[bool, ...] | None
-) -> Saved:
+def _keep(ctx: Any, saved: Saved | None) -> None:
+    """Keep what was saved, for a backward through the rest. A node that held its own results would never be freed: it
+    has them without their history, so that only a backward that is not differentiated again can follow."""
+    if saved is None:
+        ctx.kept = None
+        return
+    node = getattr(ctx, "node", ctx)
+    apart = [value.detach() if value.grad_fn is node else value for value in saved.values]
+    ctx.kept_own = ctx.kept_own or any(one is not value for one, value in zip(apart, saved.values, strict=True))
+    versions = [value._version for value in apart] if saved.versions is None else saved.versions
+    ctx.kept = list(zip(apart, versions, strict=True))
+
+
+def _unread(ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | None, wanted: Wanted) -> Saved:
     """What was saved, for a backward that comes to none of eager's nodes that save: any tensors where it was freed."""
     try:
-        return Saved(list(ctx.saved_tensors))
-    except RuntimeError:
+        return _unpacked(ctx, graph, tangents, inputs, wanted)
+    except RuntimeError as error:
         if graph.outlines is None or inputs is None:
             raise
         values = [torch.empty_strided(*place, dtype=dtype, device=device) for *place, dtype, device in graph.outlines]
         if _read(graph, tangents, inputs(values), wanted):
             raise
-        return Saved(values)
+        return Saved(values, error, is_there=False)
 
 
-def _unpacked(ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | None) -> Saved:
+def _unpacked(ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | None, wanted: Wanted) -> Saved:
     try:
         return Saved(list(ctx.saved_tensors))
     except RuntimeError as error:
@@ -92,29 +104,30 @@ def _unpacked(ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | Non
         if saved is None or inputs is None:
             raise
         values = [value for value, _ in saved]
-        for place in _read(graph, tangents, inputs(values)):
-            value, is_unchanged = saved[place]
-            own = graph.own_versions.get(place)
-            if value._version != own if own is not None else not is_unchanged():
-                raise
-        return Saved(values, error)
+        own = graph.own_versions
+        changed = {
+            place: value._version != own[place] if place in own else not is_unchanged()
+            for place, (value, is_unchanged) in enumerate(saved)
+        }
+        if any(changed[place] for place in _read(graph, tangents, inputs(values), wanted)):
+            raise
+        return Saved(values, error, [value._version - changed[place] for place, value in enumerate(values)])
 
 
-def _kept(ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | None) -> Saved:
+def _kept(ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | None, wanted: Wanted) -> Saved:
     """What was left by a backward through other results."""
     values = [value for value, _ in ctx.kept]
+    versions = [version for _, version in ctx.kept]
     changed = [place for place, (value, version) in enumerate(ctx.kept) if value._version != version]
     if not changed:
         return Saved(values)
     refusal = changed_error(*ctx.kept[changed[0]])
-    if inputs is None or not set(changed).isdisjoint(_read(graph, tangents, inputs(values))):
+    if inputs is None or not set(changed).isdisjoint(_read(graph, tangents, inputs(values), wanted)):
         raise refusal
-    return Saved(values, refusal)
+    return Saved(values, refusal, versions)
 
 
-def _read(
-    graph: Saving, tangents: Gradients, inputs: Sequence[torch.Tensor], wanted: tuple[bool, ...] | None = None
-) -> list[int]:
+def _read(graph: Saving, tangents: Gradients, inputs: Sequence[torch.Tensor], wanted: Wanted) -> list[int]:
     """The places, among what was saved, of what a backward for these gradients reads."""
     read = graph.read_values(tangents, inputs, wanted)
     count = max(read, default=-1) + 1
