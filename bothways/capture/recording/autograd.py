@@ -32,6 +32,7 @@ class GraphAutograd:
         self._mode: Any = MODE  # that of thin tensors, or of PyTorch's fake ones
         self._leaves: dict[torch.fx.Node, TensorValue] = {}
         self.parts: dict[torch.fx.Node, torch.fx.Node] = {}  # what begins a part -> what computes the tensor
+        self.checkpointed: dict[torch.fx.Node, None] = {}  # what a checkpoint was captured as, and runs by itself
 
     def release(self) -> None:
         """Let go of tensors."""
@@ -73,7 +74,7 @@ class GraphAutograd:
     def _followed(self, history: AutogradHistory) -> AutogradHistory:
         builder = self._builder
         objects = {value.placeholder: value.obj for value in builder.inputs}
-        history.follow(objects, builder.numbers(), builder.left_behind)
+        history.follow(objects, builder.numbers(), self.checkpointed)
         return history
 
     def begin_part(self, value: TensorValue) -> torch.fx.Node:

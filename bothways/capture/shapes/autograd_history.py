@@ -66,7 +66,7 @@ class AutogradHistory:
         """Run what was recorded since the last time.
 
         ``tensors`` are those that the inputs stand for, ``numbers`` what nodes give that are numbers. What is ``left``
-        behind has a copy that runs; in its place it would come first to what autocast keeps of its casts.
+        behind by a checkpoint has a copy that runs; it would come before that to what autocast keeps of its casts.
         """
         values = self._values
         if not self._is_thin and numbers:

@@ -138,6 +138,7 @@ def _checkpoint(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         known = {name: protocols.as_constant(tracer, value) for name, value in options.items()}
         node = Checkpointed(call.module(inputs, outputs), known, len(call.changed))
         _replaced(tracer, node, inputs, outputs)
+        tracer.graph.autograd.checkpointed.update(dict.fromkeys(call.nodes))
     return call.result
 
 
