@@ -133,7 +133,7 @@ class Checkpointed:
     """Runs a graph whose intermediates are computed again for the backward instead of being kept.
 
     Its first inputs, as many as ``arguments`` says, are what the user's function is called with: those must be
-    unchanged when it runs again. The others it reads as they are then; with ``changes``, it changes some of them in place.
+    unchanged when it runs again. The others it reads as they are then, and ``changes`` some of them in place or none.
     """
 
     def __init__(
