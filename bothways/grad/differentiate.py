@@ -213,9 +213,8 @@ def _inference(
     plan: GradPlan,
 ) -> Callable[..., Any]:
     """A graph without a backward, or with all of it inside, where anomaly mode and hooks look at it."""
-    unwatched = torch_compat.records_gradients() and any(tensor.requires_grad for tensor in inputs)
-    sizes, has_nodes = plan.sizes, plan.goes_back or unwatched  # also where nothing that leaves leads to them
-    is_watched = autograd_is_watched if has_nodes else torch_compat.in_forward_mode
+    sizes, unwatched = plan.sizes, torch_compat.records_gradients() and any(tensor.requires_grad for tensor in inputs)
+    is_watched = autograd_is_watched if plan.goes_back or unwatched else torch_compat.in_forward_mode
     run = recounting(with_arguments(compiled), facts.recounted, len(sizes.symbols))
     outputs, changed, count = facts.outputs, facts.changed, len(facts.differentiable)
     written, known = (*changed, *facts.recounted), known_of(compiled)

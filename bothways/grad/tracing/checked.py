@@ -42,11 +42,9 @@ def _with_checked_place(
     return function(tensor, q, *args, **kwargs)
 
 
-# Operation, or the name of a method -> the same without data, or None where it has to be asked itself.
+# Operation -> the same without data, or None where it has to be asked itself.
 CHECKED: Mapping[Any, Callable[..., torch.Tensor | None]] = {
-    torch.nn.functional.one_hot: _one_hot,
-    torch.quantile: _quantile, "quantile": _quantile,
-    torch.nanquantile: _nanquantile, "nanquantile": _nanquantile,
+    torch.nn.functional.one_hot: _one_hot, torch.quantile: _quantile, torch.nanquantile: _nanquantile
 }  # fmt: skip
 
 

@@ -117,7 +117,7 @@ class _Noting(torch.fx.Interpreter):
         product = of_parts(target, args)
         if product is not None:
             return product(*args, **kwargs)
-        checked = without_data(target, args, kwargs)
+        checked = without_data(getattr(torch, target, None), args, kwargs)
         return super().call_method(target, args, kwargs) if checked is None else checked
 
     def run_node(self, node: torch.fx.Node) -> Any:

@@ -13,7 +13,7 @@ from bothways import ops, torch_compat
 from bothways.grad.tracing.trace import Recorder
 from bothways.grad.tracing.traced import DATA, DETACH, NotDifferentiable, Output, Result, ResultView, Variables
 
-_DETACHED, _CONJUGATED = torch.ops.aten.detach.default, torch.ops.aten._conj.default
+_DETACHED = torch.ops.aten.detach.default
 
 
 class TracedResults:
@@ -110,7 +110,7 @@ class TracedResults:
         tell that they are, so that it is traced as a view that real ones do not have."""
         node: Any = self.recorder.known(inner)
         while node is not None and node.op == "call_function" and ops.of(node.target).is_view:
-            if node.target is _CONJUGATED:
+            if node.target is torch_compat.CONJUGATED:
                 return True
             node = node.args[0]
         return False

@@ -136,11 +136,11 @@ def _checkpoint(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         # PyTorch saves the tensors that the function is called with; what is behind a name or in a list is read anew.
         # So is what the function changes in place.
         arguments = [value.if_realized() if isinstance(value, LazyValue) else value for value in args[1:]]
-        given = {value.node for value in arguments if isinstance(value, TensorValue)} - call.changed
-        inputs = sorted(call.inputs, key=lambda node: node not in given)
+        saved = {value.node for value in arguments if isinstance(value, TensorValue)} - call.changed
+        inputs = sorted(call.inputs, key=lambda node: node not in saved)
         known = {name: protocols.as_constant(tracer, value) for name, value in options.items()}
         node = Checkpointed(
-            call.module(inputs, outputs), known, len(given.intersection(inputs)), changes=bool(call.changed)
+            call.module(inputs, outputs), known, len(saved.intersection(inputs)), changes=bool(call.changed)
         )
         _replaced(tracer, node, inputs, outputs)
         tracer.graph.autograd.checkpointed.update(dict.fromkeys(call.nodes))
