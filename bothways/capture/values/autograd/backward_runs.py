@@ -183,7 +183,10 @@ class BackwardRun:
                 continue  # a parameter is always a leaf
             if torch_compat.leads_nowhere(tensor.obj):
                 self.tracer.stop("backward", "a backward by a view that was taken without gradients")
-            self.tracer.guard("not {c0}({s0})", tensor.source, torch_compat.leads_nowhere)
+            if tensor.obj._is_view():
+                self.tracer.guard("not {c0}({s0})", tensor.source, torch_compat.leads_nowhere)
+            else:
+                self.tracer.guard("not {s0}._is_view()", tensor.source)
             unsure.append(tensor)
         return unsure
 
