@@ -20,7 +20,7 @@ DRIVER: dict[str, tuple[str, str]] = {
 STREAM: dict[str, tuple[str, str]] = {"aoti_torch_get_current_cuda_stream": ("int32_t", "int32_t, void **")}
 
 LAUNCH = """\
-enum { MOST = 512 };
+enum { MOST = 4096 };
 typedef struct { int64_t count, launches, device; void *context; int64_t length; int64_t words[]; } Plan;
 
 static int launch_all(const Plan *plan, const Given *given, void *stream) {

@@ -22,7 +22,7 @@ from bothways.calls.entry_source import ENTER, FRACTION, POINTER, SPELLING
 from bothways.calls.launch_source import DRIVER, LAUNCH, STREAM
 from bothways.errors import BothwaysError
 
-MOST_ARGUMENTS = 512
+MOST_ARGUMENTS = 4096
 
 
 def launcher(loaded: Loaded, name: str, kinds: str) -> Callable[..., None]:

@@ -196,6 +196,10 @@ class ThreadWriter:
                     block.add(arrays[element].declared(span.width))
                     self.load(block, element, arrays[element], span)
                 raw[part.value] = arrays[element].at("v")
+        for part in statements:
+            if isinstance(part, Let) and part.value not in raw and _is_of_named(part.expression, raw):
+                self.let(block, part, span)
+                raw[part.value] = ""
         return raw
 
     def _index_of_all(
@@ -348,6 +352,17 @@ def memory_dtype(reduction: Accumulator) -> torch.dtype:
 _IN_ORDER = (
     torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
 )  # fmt: skip
+
+def _is_of_named(value: Expression, named: Mapping[Computed, str]) -> bool:
+    """Whether something is computed of what is the same for all elements of a span, and has a name already."""
+    match value:
+        case Convert():
+            return isinstance(value.arg, Computed) and named.get(value.arg) == ""
+        case Apply():
+            of = [arg for arg in value.args if not isinstance(arg, Literal)]
+            return bool(of) and all(isinstance(arg, Computed) and named.get(arg) == "" for arg in of)
+    return False
+
 
 def _rounded_by_storing(part: Store, expression: Expression | None) -> Store:
     """A store of what a value was rounded from, where that is known: two numbers are rounded as one pair."""
