@@ -3,7 +3,7 @@ of a norm, whose gradients are of the rows for the input and of the columns for 
 
 A team of threads takes rows one after the other. Each thread has columns of its own, whose sums it carries from row to
 row; the teams of a block put theirs together in the end, in order, and a kernel that follows what the blocks come to.
-The next row is read while one is computed.
+The next row is read while one is computed, and its own numbers behind the sums of this one.
 """
 
 from __future__ import annotations
@@ -253,7 +253,8 @@ def write_both(w: ThreadWriter, block: Lines, kernel: RowsAndColumns) -> tuple[i
     write_reading(w, block, constant, geometry)
     sums = _started(w, block, across, geometry)
     ahead = _Ahead(w, block, geometry, own, _numbers(kernel, geometry))
-    ahead.read(f"blockIdx.x * {teams} + team", rows)
+    for read in (ahead.read, ahead.read_numbers):
+        read(f"blockIdx.x * {teams} + team", rows)
     block.add("int turn = 0;")  # what a row is reduced through is read while the next one is
     step = f"({kind})gridDim.x * {teams}"
     block.open(f"for ({kind} row = blockIdx.x * {teams} + team; row < {rows}; row += {step})")
@@ -262,7 +263,12 @@ def write_both(w: ThreadWriter, block: Lines, kernel: RowsAndColumns) -> tuple[i
     ahead.take()
     ahead.read(f"row + {step}", rows)
     _write_across(w, block, across, sums, geometry)
-    write_stages(w, block, replace(kernel, body=(Rows(geometry.kept, tuple(rest)),)), geometry, "")
+    last = max(place for place, part in enumerate(rest) if isinstance(part, Sweep))
+    for place in (0, 1):
+        if place:
+            ahead.read_numbers(f"row + {step}", rows)
+        parts = tuple(rest[last:] if place else rest[:last])
+        write_stages(w, block, replace(kernel, body=(Rows(geometry.kept, parts),)), geometry, "")
     block.add("turn ^= 1;")
     block.close()
     if teams > 1:
@@ -343,14 +349,23 @@ class _Ahead:
 
     def read(self, row: str, rows: int) -> None:
         """Read a row, or any where there is none."""
+        self._open(row, rows)
+        write_reading(self.w, self.block, self.arrays, self.geometry, declared=True)
+        self.block.close()
+
+    def read_numbers(self, row: str, rows: int) -> None:
+        """Read what a row has besides, which takes less time and comes later: until then there are few registers."""
+        if self.numbers:
+            self._open(row, rows)
+            for element, number in self.numbers.items():
+                self.block.add(f"{number.name} = {self.w.element(element)};")
+            self.block.close()
+
+    def _open(self, row: str, rows: int) -> None:
         kind, block = self.w.index_type, self.block
         block.open("")
         block.add(f"const {kind} wanted = {row}, ahead = wanted < {rows} ? wanted : {rows} - 1;")
         indices(block, self.geometry.kept, "ahead", kind)
-        for element, number in self.numbers.items():
-            block.add(f"{number.name} = {self.w.element(element)};")
-        write_reading(self.w, block, self.arrays, self.geometry, declared=True)
-        block.close()
 
     def take(self) -> None:
         """Let what was read be the row that is computed."""
