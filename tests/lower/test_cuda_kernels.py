@@ -488,7 +488,7 @@ int cuLaunchKernel(void *f, unsigned bx, unsigned by, unsigned bz, unsigned tx, 
                    unsigned shared, void *stream, void **places, void **more) {
     *next++ = (uint64_t)f; *next++ = bx; *next++ = tx; *next++ = (uint64_t)stream;
     *next++ = *(uint64_t *)places[0]; *next++ = *(uint64_t *)places[1];
-    memcpy(table, places[0], sizeof table - 8);
+    memcpy(table, places[0], shared);
     return code;
 }
 int cuCtxGetCurrent(void **found) { *found = 0; return 0; }
@@ -536,7 +536,8 @@ def test_all_launches_of_a_routine_are_one_call(stand_in):
 
 def test_a_kernel_takes_as_many_words_as_there_are_by_value(stand_in):
     words = (0, AS_GIVEN, 0), *((0, LITERAL, number) for number in range(1, MANY_WORDS))
-    enter = launching.launcher(Loaded(0, {"run": [Launch("one", 1, 32, 0, words)]}, {"one": 1001}), "run", "p")
+    launch = Launch("one", 1, 32, 8 * MANY_WORDS, words)
+    enter = launching.launcher(Loaded(0, {"run": [launch]}, {"one": 1001}), "run", "p")
     assert isinstance(enter, types.BuiltinFunctionType)  # none that goes through ctypes
     x = torch.zeros(4)
     enter(x)
