@@ -8,7 +8,10 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import bothways
+from bothways import torch_compat
 from bothways.backends.recurrent import PackedLayer
+
+in_c = pytest.mark.skipif(torch_compat.product_functions() is None, reason="this PyTorch shows no BLAS")
 
 KINDS = {
     "lstm": nn.LSTM,
@@ -230,6 +233,7 @@ def layer_state_is_put_back(layer):
     return lambda: layer.load_state_dict(before)
 
 
+@in_c
 @of_all_kinds
 def test_a_layer_is_a_few_operations(kind):
     layer = layer_of(kind, bidirectional=True)
@@ -245,6 +249,7 @@ def test_a_layer_is_a_few_operations(kind):
     assert found < 40
 
 
+@in_c
 @of_all_kinds
 def test_c_computes_each_layer(kind, layers_in_c):
     compiled = bothways.compile(program_of(layer_of(kind, 2)), backend="native")
@@ -252,6 +257,7 @@ def test_c_computes_each_layer(kind, layers_in_c):
     assert layers_in_c == [{"tanh": "rnn_tanh", "relu": "rnn_relu"}.get(kind, kind)] * 2
 
 
+@in_c
 def test_a_module_by_itself(layers_in_c):
     layer = layer_of("gru")
     compiled = bothways.compile(layer, backend="native")
@@ -300,6 +306,7 @@ def test_hooks_of_weights_and_inputs_are_called_once(kind):
     assert expected[1] == found[1] == ["accumulated", "input", "weight"]
 
 
+@in_c
 def test_a_derivative_of_what_has_changed_is_refused():
     """PyTorch's own operations would not need it; these compute the derivative of a gradient from the inputs."""
     layer = layer_of("gru")
