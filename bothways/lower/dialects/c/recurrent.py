@@ -58,12 +58,12 @@ static Layer layer_of(const Given *given) {
     return layer;
 }
 
-static void copy_floats(float *to, const float *from, int64_t count) {
+static __attribute__((noinline)) void copy_floats(float *to, const float *from, int64_t count) {
     for (int64_t at = 0; at < count; ++at) to[at] = from ? from[at] : 0;
 }
 
 // Rows by a weight, to which the bias is there first, as in ATen.
-static void linear(
+static __attribute__((noinline)) void linear(
     const float *rows, int64_t count, int64_t inner, const float *weight, const float *bias, int64_t columns, float *to
 ) {
     if (bias)
@@ -72,7 +72,7 @@ static void linear(
 }
 
 // A few rows at a time: one long sum of many would be less precise than ATen's.
-static void sum_of_rows(const float *from, int64_t rows, int64_t columns, float *few, float *to) {
+static __attribute__((noinline)) void sum_of_rows(const float *from, int64_t rows, int64_t columns, float *few, float *to) {
     copy_floats(to, 0, columns);
     for (int64_t first = 0; first < rows; first += SUMMED) {
         const int64_t last = first + SUMMED < rows ? first + SUMMED : rows;
