@@ -72,7 +72,9 @@ static __attribute__((noinline)) void linear(
 }
 
 // A few rows at a time: one long sum of many would be less precise than ATen's.
-static __attribute__((noinline)) void sum_of_rows(const float *from, int64_t rows, int64_t columns, float *few, float *to) {
+static __attribute__((noinline)) void sum_of_rows(
+    const float *from, int64_t rows, int64_t columns, float *few, float *to
+) {
     copy_floats(to, 0, columns);
     for (int64_t first = 0; first < rows; first += SUMMED) {
         const int64_t last = first + SUMMED < rows ? first + SUMMED : rows;
