@@ -23,6 +23,7 @@ import torch.fx
 from bothways.capture.guards.guards import Guard
 from bothways.capture.guards.sources import Attr, Item, Local, Reading, Source
 from bothways.config import config
+from bothways.errors import Position
 from bothways.runtime.size_history import LARGEST, STATIC_MARK, SizeHistory
 from bothways.symbols import (
     Applied,
@@ -64,6 +65,7 @@ class Symbols:
         self._static: dict[Source, bool] = {}  # whether the class of the module there is marked, once one is
         self._alike: dict[str, dict[Source, str]] = {}  # places that people read alike, by what the history knows each
         self._assumes = False
+        self.guessed_at: set[Position] = set()
         self.only_looks = False
 
     def without_new_ones(self, tracer: Tracer) -> Symbols:
@@ -229,9 +231,12 @@ class Symbols:
             self._assumes = before
 
     def _answer(self, asked: Expression | Real, question: str) -> bool:
-        if question == VALUE or not (self._assumes and self._tracer.options.assumes) or isinstance(asked, Real):
+        options, where = self._tracer.options, self._tracer.where()
+        guesses = self._assumes and options.assumes and where not in options.disbelieved
+        if question == VALUE or not guesses or isinstance(asked, Real):
             self._tracer.stop("tensor_value", f"a decision depends on {self.known_as(asked)}, known only when it runs")
         answer = _is_likely(asked, question, self.environment)
+        self.guessed_at.add(where)
         self._check(asked, question, answer)
         return answer
 
