@@ -59,6 +59,7 @@ class Symbols:
         self.environment = Environment()
         self.environment.on_condition = _weakly(self._note, _assumed_too_late)
         self.environment.on_unknown = _weakly(self._answer, refuse)
+        self.environment.on_value = _weakly(self._becomes_constant, lambda symbol: None)
         self.sources: dict[Symbol, Source] = {}
         self.nodes: dict[Symbol, torch.fx.Node] = {}  # those that the graph finds
         self._sizes: dict[Source, Any] = {}
@@ -153,6 +154,15 @@ class Symbols:
     def number_varies(self, value: Any, source: Source) -> bool:
         """Whether a number that can be no symbol was many others before."""
         return self._history.varies(self._known_as(source), value)
+
+    def _becomes_constant(self, symbol: Symbol) -> None:
+        """A fraction has to be known; where it was many others before, plain Python runs what has to know it."""
+        source = self.sources.get(symbol)
+        options = self._tracer.options
+        if source is None or self._late is not None or options.fullgraph:
+            return
+        if self.number_varies(self.environment.values[symbol], source) or self._tracer.where() in options.disbelieved:
+            self._tracer.stop("value_changes", f"{source} has to be known here, and is another number at each call")
 
     def key_varies(self, number: Any) -> bool:
         """Whether a number that keys are made of was many others before; it is known by how it is worked out."""
