@@ -96,10 +96,12 @@ LAYOUT = "Sparse, quantized and nested tensors run as plain Python; make and use
 FINER: tuple[tuple[str, str, str], ...] = (
     ("value_changes", r"^(each turn|after a break)", "Loop over the elements themselves instead of indexing them."),
     ("value_changes", r"has to be known here", (
-        "Nothing to do, if the rest is fast enough: an operation that takes plain numbers alone, as a probability, runs as "
-        "plain Python. Or keep the number the same for longer."
+        "An operation that takes plain numbers alone, as a probability, runs as plain Python where they change at each "
+        "call; nothing to do if that is fast enough, or let the number change less often."
     )),
-    ("mutation_unknown", r"may fail, and", "Change the tensor or the object behind what may fail, or outside the function."),
+    ("mutation_unknown", r"may fail, and", (
+        "Change tensors and objects behind what may fail, or outside the compiled function."
+    )),
     ("call_unknown", r"^print\(\)", (
         "Print outside the compiled function; or use logging, which is captured for constants and numbers."
     )),

@@ -1,5 +1,5 @@
-"""Fractions that an operation takes as plain numbers alone, as a probability: where they follow a schedule, that operation
-is plain Python from the fourth number on, and the rest stays compiled."""
+"""Fractions that an operation takes as plain numbers alone, as a probability: where they follow a schedule, that
+operation is plain Python from the fourth number on, and the rest stays compiled."""
 
 import pytest
 import torch
