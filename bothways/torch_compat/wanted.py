@@ -19,14 +19,13 @@ class WantedGradients:
     does not want. Not where answers have to be ``exact``.
     """
 
-    def __init__(self, exact: bool = False) -> None:
-        self._is_exact = exact
+    def __init__(self) -> None:
         self._leaves: frozenset[int] = frozenset()  # the places where there was an error
         self._with_leaves: set[tuple[bool, ...]] = set()  # answers, with True in those places
 
-    def of(self, node: Any) -> tuple[bool, ...]:
+    def of(self, node: Any, exact: bool = False) -> tuple[bool, ...]:
         following = node.next_functions
-        if self._leaves:
+        if self._leaves and not exact:
             wanted = self._answers(following, self._leaves)
             if wanted in self._with_leaves:
                 return wanted
@@ -42,6 +41,5 @@ class WantedGradients:
                 wanted.append(function is not None and (place in unasked or _will_run(function)))
             except RuntimeError:  # its gradient is taken, and not accumulated
                 wanted.append(True)
-                if not self._is_exact:
-                    self._leaves |= {place}
+                self._leaves |= {place}
         return tuple(wanted)
