@@ -286,7 +286,7 @@ def _some(graph: Graph, wanted: tuple[bool, ...] | None) -> tuple[bool, ...] | N
 def _opened(
     ctx: Any, graph: Graph, tangents: Gradients, inputs: SavedInputs | None, wanted: tuple[bool, ...] | None
 ) -> tuple[Saved, tuple[bool, ...] | None]:
-    """What was saved, and the gradients that are wanted: exactly those where something that was saved is not as it was."""
+    """What was saved, and the gradients that are wanted: exactly those where what was saved is not as it was."""
     try:
         return saved_values(ctx, graph, tangents, inputs, _some(graph, wanted)), wanted
     except RuntimeError:

@@ -1,5 +1,5 @@
-"""The backwards that ran last, each with what it was made for as one question to C: gradients that are laid out the same
-way, and the state in which a compiled backward may run at all.
+"""The backwards that ran last, each with what it was made for as one question to C: gradients that are laid out the
+same way, and the state in which a compiled backward may run at all.
 
 Nearly every backward of a training loop is like one of the step before. Where the answer is no, or there is no C, the
 node looks at everything in turn.
