@@ -10,7 +10,7 @@ from torch.autograd.profiler import profile
 import bothways
 from bothways.config import config
 from bothways.grad.nodes.node import CompiledNode
-from bothways.torch_compat import wanted
+from bothways.torch_compat import SAVED_KNOW_VERSIONS, wanted
 
 everywhere = pytest.mark.parametrize("backend", BACKENDS)
 pytestmark = pytest.mark.every_backend
@@ -100,6 +100,7 @@ def two_sides(x, w):
     return x.exp().sin() + w.sin().exp()
 
 
+@pytest.mark.skipif(not SAVED_KNOW_VERSIONS, reason="this PyTorch does not tell which of several was changed")
 @everywhere
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("changed", ["x", "w"])
