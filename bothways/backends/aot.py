@@ -29,7 +29,6 @@ from bothways.grad.nodes.renewed import (
     WritesByIndex,
     mark_last_writes,
     mark_writes_by_index,
-    writes_by_index,
 )
 from bothways.grad.tracing.aliases import sharing_depends_on_layout
 from bothways.grad.tracing.origins import noting_origins
@@ -55,8 +54,6 @@ IsSmall = Callable[[torch.fx.GraphModule, list[Any]], bool]
 HasKernels = Callable[[list[Any]], bool]
 # For graphs of at most so many elements (of the largest input): how many operations are few.
 Limits = Sequence[tuple[int, int]]
-# The same for graphs that write to an input by an index, which is left to ATen: a node for the rest alone.
-SMALL_BY_INDEX: Limits = ((1 << 14, 12),)
 TOO_SMALL = "small: ATen is as fast"
 
 
@@ -325,8 +322,6 @@ def small_within(
         if gradients and layers is not None and _are_small_layers(graph.graph, elements, operations, layers):
             return True
         few = with_gradients if gradients else limits
-        if gradients and any(map(writes_by_index, graph.graph.nodes)):
-            few = (*few, *SMALL_BY_INDEX)
         return any(elements <= most and operations <= count for most, count in few)
 
     return is_small
