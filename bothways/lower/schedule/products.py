@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bothways.lower.ir.prims import Buffer, Extern, Memory, Filled, contiguous
+from bothways.lower.ir.prims import Buffer, Extern, Filled, Memory, contiguous
 from bothways.lower.ir.sizes import size_hint
 from bothways.lower.schedule.steps import Step
 from bothways.lower.schedule.tree import Kernel, Matrix, Product

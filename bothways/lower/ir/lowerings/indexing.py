@@ -33,9 +33,7 @@ def in_range(
     size, whole = shape[dim], index.shape
     if b.on_gpu:
         index = b.cast(index, torch.int64)
-        if from_end:
-            index = b.where(compared(b, "lt", index, 0), b.map("add", index, size, dtype=torch.int64), index, torch.int64)
-        return b.within(index, size)
+        return b.within(_from_start(b, index, size) if from_end else index, size)
     index = _not_repeated(b, index)
     known = b.known_places.get(_key(index, size, False))
     if known is None:
@@ -51,8 +49,11 @@ def _looked_at(b: Builder, index: Node, size: int, from_end: bool, case: list[An
     bad = either(b, compared(b, "lt", index, -size if from_end else 0), compared(b, "ge", index, size))
     b.check_together(bad, raise_as_aten, case)
     index = b.where(bad, 0, index, torch.int64)
-    if not from_end:
-        return index
+    return _from_start(b, index, size) if from_end else index
+
+
+def _from_start(b: Builder, index: Node, size: int) -> Node:
+    """An index that counts from the end where it is negative as one from the start."""
     return b.where(compared(b, "lt", index, 0), b.map("add", index, size, dtype=torch.int64), index, torch.int64)
 
 
