@@ -445,7 +445,7 @@ class Builder:
 
 
 def _may_show(extern: Extern) -> bool:
-    """Whether somebody may see that a call comes before a check, and not after it."""
+    """Whether the caller may see that a call comes before a check, and not after it."""
     return extern.may_fail or not extern.is_pure
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bothways.lower.ir.lowerings.scattering import added_at
-from bothways.lower.ir.prims import Buffer, Extern, Filled
+from bothways.lower.ir.prims import Buffer, Extern, Filled, contiguous
 from bothways.lower.schedule.steps import Step
 from bothways.lower.schedule.tree import Added, Kernel, Literal, Matrix
 
@@ -18,11 +18,11 @@ def with_added(steps: Sequence[Step]) -> list[Step]:
 
 
 def _kernel_of(extern: Extern) -> Kernel:
-    first, _, dim, index, source = extern.args
+    first, _, shape, dim, index, source = extern.args
     [memory] = extern.results
     assert memory is not None
     begin = _matrix(first) if isinstance(first, Buffer) else Literal(first, memory.dtype, True)
-    into = Matrix(memory, 0, memory.shape, memory.strides)
+    into = Matrix(memory, 0, tuple(shape), contiguous(tuple(shape)))
     memory.producer = Filled(memory.shape, memory.dtype, name=extern.name, origin=extern.origin)
     added = Added(into, begin, dim, _matrix(index), _matrix(source))
     read = dict.fromkeys(one.memory for one in extern.args if isinstance(one, Buffer))

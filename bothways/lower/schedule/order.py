@@ -54,8 +54,8 @@ def _counters(units: Iterable[Unit]) -> list[Unit]:
 
 
 def _may_overtake(unit: Unit, stored: Mapping[Node, Buffer]) -> bool:
-    """Whether a check may wait for it, so that kernels around the check are one routine: it only computes what nobody
-    sees, and raises nothing."""
+    """Whether a check may wait for it, so that kernels around the check are one routine: it only computes, into
+    memory of the program's own, and raises nothing."""
     if isinstance(unit, Call):
         return unit.extern.is_pure and not unit.extern.may_fail and not unit.extern.is_view
     assert isinstance(unit, Group)

@@ -27,12 +27,12 @@ MOST = 1 << 22  # elements: from there on several threads are faster, which ATen
 
 
 def added_at(
-    first: Any, shape: Sequence[int], dim: int, index: torch.Tensor, source: torch.Tensor
+    first: Any, sizes: Sequence[int], shape: Sequence[int], dim: int, index: torch.Tensor, source: torch.Tensor
 ) -> torch.Tensor:
-    """``first``, a tensor or the number in all its places, with ``source`` added along a dimension where ``index``, of
-    the same shape, says: what the kernel does where there is one."""
+    """``first``, a tensor or the number in all its places, of these sizes, with ``source`` added along a dimension of
+    ``shape`` where ``index``, which has the shape of ``source``, says: what the kernel does where there is one."""
     tensor = first.reshape(shape) if isinstance(first, torch.Tensor) else source.new_full(shape, first)
-    return tensor.contiguous().scatter_add(dim, index, source)
+    return tensor.contiguous().scatter_add(dim, index, source).view(sizes)
 
 
 @lowers(aten.index_add.default)
@@ -48,7 +48,7 @@ def _index_add(
     if source.shape != (*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :]):
         raise NotLowered
     index = in_range(b, index, x.shape, dim, from_end=False, target=aten.index_select.default, args=(dim, index))
-    return _added(b, x, tuple(out.shape), dim, _along(b, index, source.shape, dim), source)
+    return _added(b, out, x, tuple(out.shape), dim, _along(b, index, source.shape, dim), source)
 
 
 @lowers(aten.scatter_add.default)
@@ -64,7 +64,7 @@ def _scatter_add(b: Builder, out: torch.Tensor, x: Node, dim: int, index: Node, 
     if index.shape != source.shape:
         source = b.stored(source)
         source = b.window(source, index.shape, source.strides)
-    return _added(b, x, tuple(out.shape), dim, places, source)
+    return _added(b, out, x, tuple(out.shape), dim, places, source)
 
 
 @lowers(aten.index_put.default)
@@ -97,8 +97,7 @@ def _added_at_places(b: Builder, out: torch.Tensor, x: Node, places: Sequence[No
     steps = {dim: math.prod(x.shape[dim + 1 : dims[-1] + 1]) for dim in dims}
     index = flat(b, x.shape, places, steps)
     whole = *x.shape[:first], math.prod(x.shape[dim] for dim in dims), *behind
-    source = b.expand(value, shape)
-    return b.reshape(_added(b, x, whole, first, _along(b, index, shape, first), source), tuple(out.shape))
+    return _added(b, out, x, whole, first, _along(b, index, shape, first), b.expand(value, shape))
 
 
 def _check_added(b: Builder, out: torch.Tensor, x: Node, source: Node) -> None:
@@ -111,10 +110,11 @@ def _check_added(b: Builder, out: torch.Tensor, x: Node, source: Node) -> None:
         raise NotLowered
 
 
-def _added(b: Builder, x: Node, shape: Shape, dim: int, index: Node, source: Node) -> Node:
-    number = _number_of(x)
+def _added(b: Builder, out: torch.Tensor, x: Node, shape: Shape, dim: int, index: Node, source: Node) -> Node:
+    """In memory that is seen with this shape where it is added to."""
+    number, sizes = _number_of(x), tuple(out.shape)
     first = b.reshape(b.stored(x), shape) if number is None else number
-    return b.computed(added_at, (first, list(shape), dim, b.stored(index), source), shape, x.dtype)
+    return b.computed(added_at, (first, list(sizes), list(shape), dim, b.stored(index), source), sizes, x.dtype)
 
 
 def _number_of(x: Node) -> Any:
