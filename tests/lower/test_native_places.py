@@ -174,7 +174,7 @@ def test_sums_at_places_are_kernels():
 
 
 def test_many_columns_and_rows():
-    """Where ATen sorts the indices of a scatter first, and where it has vectors."""
+    """Where ATen sorts the indices of a scatter first, and has vectors; few enough that no two threads add at once."""
 
     def program(x, i, v):
         added = x.index_add(0, i, v)
@@ -187,7 +187,7 @@ def test_many_columns_and_rows():
         x, v = tensor(50, 48, dtype=dtype), tensor(count, 48, dtype=dtype)
         return {"results": function(x, indices(count, 50, False), v)}
 
-    calls = [(count, dtype) for dtype in (torch.float32, torch.float64) for count in (400, 400, 700)]
+    calls = [(count, dtype) for dtype in (torch.float32, torch.float64) for count in (400, 400, 600)]
     agree(program, observe, *calls, backend="native", within=KERNELS, tol=0)
 
 

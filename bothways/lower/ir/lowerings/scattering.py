@@ -1,5 +1,6 @@
 """Writing to computed places. What is added up there is added in the order of the indices, one after the other, as ATen
 does on a CPU; on a GPU it has its own way to the same bits every time, and is called.
+Where ATen adds up many floats in several threads, its order is another one each time, and this one is one of them.
 
 Half precision is ATen's too: some of its kernels round every sum, others only the last.
 """
