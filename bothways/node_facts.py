@@ -84,6 +84,7 @@ class CallFacts:
     ``warns``: it warns at the user's line.
     ``region``: whether nodes that run as captured begin or end with it.
     ``traced``: though it is opaque, it can be part of a traced graph where autograd follows nothing.
+    ``detaches``: autograd does not follow what it gives.
     """
 
     opaque: bool = False
@@ -91,6 +92,7 @@ class CallFacts:
     warns: bool = False
     region: Region | None = None
     traced: bool = False
+    detaches: bool = False
 
 
 NO_FACTS, NO_CALL_FACTS = NodeFacts(), CallFacts()

@@ -21,6 +21,7 @@ from bothways.backends.in_place import change_in_place
 from bothways.config import config
 from bothways.grad import twins  # noqa: F401  # what differentiate needs later is loaded now
 from bothways.grad.cutting.grad_modes import split_where_grad_begins, turns_grad
+from bothways.grad.cutting.moving import followed
 from bothways.grad.cutting.split import is_of_leaf, makes_leaf, split
 from bothways.grad.cutting.unsized import mark_unsized
 from bothways.grad.differentiate import differentiate
@@ -152,7 +153,7 @@ def differentiated(graph: torch.fx.GraphModule, inputs: list[Any], lowering: Low
     if writes_through(graph.graph):
         return as_captured(graph, "it writes through a view whose elements share memory")
     part = partial(_part, lowering)
-    is_one = _ends_inside(graph.graph) and split(graph, inputs, part, grad=False, inside=True) is None
+    is_one = _ends_inside(graph.graph, inputs) and split(graph, inputs, part, grad=False, inside=True) is None
     chain = None if is_one else split(graph, inputs, part, grad=_is_differentiated(graph, inputs))
     return _whole(lowering, graph, inputs) if chain is None else chain.forward
 
@@ -256,7 +257,7 @@ def _follows_in_inference_mode(graph: torch.fx.Graph) -> bool:
     return torch.is_grad_enabled() or any(turns_grad(node, True) for node in graph.nodes)
 
 
-def _ends_inside(graph: torch.fx.Graph) -> bool:
+def _ends_inside(graph: torch.fx.Graph, inputs: list[Any]) -> bool:
     """Whether what autograd does begins and ends inside, as in a whole training step: the caller cannot look at it."""
     nodes = list(graph.nodes)
     if not any(node.target is gradients for node in nodes) or any(facts_of_node(node).watched for node in nodes):
@@ -264,7 +265,7 @@ def _ends_inside(graph: torch.fx.Graph) -> bool:
     outputs = next(node for node in reversed(graph.nodes) if node.op == "output").all_input_nodes
     if any(map(is_of_leaf, outputs)):
         return False
-    return not any(getattr(node.meta.get("example_value"), "requires_grad", True) for node in outputs)
+    return followed(graph, inputs).isdisjoint(outputs)
 
 
 def _layouts(graph: torch.fx.Graph) -> list[torch.Tensor | None]:

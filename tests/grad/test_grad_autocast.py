@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from observing import BACKENDS, agree, leaf
 
 pytestmark = pytest.mark.parametrize("backend", BACKENDS)
@@ -155,5 +156,24 @@ def test_products_of_sequences_of_several_lengths(backend):
             sum(result.float().sum() for result in results).backward()
             seen += [results, [each.grad for each in inputs]]
         return seen
+
+    agree(scene, backend)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_backward_behind_one_under_autocast_is_in_full_precision(backend, again):
+    def program(x, w):
+        return F.linear(x, torch.where(w > 0, w, w.sin()), x[0]) * 0.3
+
+    def scene(compiler):
+        function = compiler(program)
+        seen = []
+        for enabled in (False, True, True, False, True, False):
+            x, w = leaf(4, 4), leaf(4, 4)
+            result = function(x, w)
+            for inside in (enabled, not enabled):
+                with bfloat16(inside):
+                    seen += torch.autograd.grad(result.sum(), (x, w), retain_graph=True, create_graph=again)
+        return [gradient.detach() for gradient in seen]
 
     agree(scene, backend)

@@ -69,7 +69,9 @@ def _follows(node: Node, followed_nodes: set[Node], without_grad: bool) -> bool:
         return False
     if node.op == "get_attr":
         return True
-    if node.target in _DETACHING or (node.target is gradients and node.args[4] is False):
+    if node.target in _DETACHING or facts_of_call(node.target).detaches:
+        return False
+    if node.target is gradients and node.args[4] is False:
         return False
     if followed_nodes.isdisjoint(node.all_input_nodes):
         # What is not one of PyTorch's operations may find tensors elsewhere.

@@ -56,7 +56,10 @@ class Usuals:
         wanted: tuple[bool, ...],
         moving: tuple[bool, ...] | None = None,
     ) -> None:
-        """Remember a backward that has just been found for plain gradients; ``key`` says what it was found by."""
+        """Remember a backward that has just been found for plain gradients; ``key`` says what it was found by. One of
+        another state than it is asked for later, as under autocast, is not the backward of that one."""
+        if any(ask() != answer for ask, answer in STATE):
+            return
         if key not in self._known:
             self._known[key] = usual(tangents, run, wanted, moving)
         known = self._known[key]

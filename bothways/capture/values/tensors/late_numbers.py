@@ -21,6 +21,7 @@ from bothways.capture.values.core.numbers import NumberValue
 from bothways.capture.values.tensors.moments import TensorMoment, act_at, acting_after, result_of
 from bothways.capture.values.tensors.tensor_attributes import STOPS
 from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.node_facts import in_graphs
 from bothways.runtime.nodes import Applied, require_number
 from bothways.symbols.environment import COMPARISONS
 
@@ -334,6 +335,7 @@ def _is_whole(value: Value) -> bool:
     return isinstance(value, ConstantValue) and type(value.content) is int
 
 
+@in_graphs(detaches=True)
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
     """A number that is changed later, as it is now."""
     return tensor.detach().clone()
