@@ -26,7 +26,7 @@ def followed(graph: torch.fx.Graph, inputs: Sequence[Any]) -> set[Node]:
     """The values whose history people outside may ask for; ``inputs`` are those of all placeholders, or of those that
     are tensors."""
     followed_nodes = _begin(graph, inputs)
-    without_grad = _without_grad(graph)
+    without_grad = nodes_without_grad(graph)
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
     while True:
         before = len(followed_nodes)
@@ -49,7 +49,7 @@ def _begin(graph: torch.fx.Graph, inputs: Sequence[Any]) -> set[Node]:
     return {node for node, tensor in zip(ofs, tensors, strict=True) if tensor.requires_grad}
 
 
-def _without_grad(graph: torch.fx.Graph) -> set[Node]:
+def nodes_without_grad(graph: torch.fx.Graph) -> set[Node]:
     """The nodes that run while gradients are off."""
     without: set[Node] = set()
     is_on = torch.is_grad_enabled()

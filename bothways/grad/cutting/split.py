@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from bothways import ops, torch_compat
-from bothways.grad.cutting.moving import followed, may_write
+from bothways.grad.cutting.moving import followed, may_write, nodes_without_grad
 from bothways.grad.cutting.parts import CompilePart
 from bothways.grad.cutting.sections import OpenContexts, Section, begins_or_ends, chained
 from bothways.grad.tracing.overlaps import is_view_in_secret
@@ -370,12 +370,33 @@ def _is_one_of_several(node: torch.fx.Node) -> bool:
 
 def _seen(graph: torch.fx.Graph, inputs: Sequence[Any]) -> set[torch.fx.Node]:
     """The tensors of autograd's that people outside see while others are computed from them."""
-    seen = {node for node in graph.nodes if _is_hooked(node) or facts_of_node(node).is_last_write}
-    read = {
-        node for node in graph.nodes
-        if node.op != "placeholder" and len(node.users) > 1 and any(user.op == "output" for user in node.users)
-    }  # fmt: skip
+    hooked = {node for node in graph.nodes if _is_hooked(node)}
+    seen = hooked | {node for node in graph.nodes if facts_of_node(node).is_last_write}
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    left = [node for node in output.all_input_nodes if node.op != "placeholder"]
+    read = {node for node in left if len(node.users) > 1}
+    off = nodes_without_grad(graph)
+    read |= {_made(node, off) for node in (*left, *hooked) if _is_changed(node, off)} - {None}
     return seen | (read & followed(graph, inputs) if read else set())
+
+
+def _is_changed(node: torch.fx.Node, off: Container[torch.fx.Node]) -> bool:
+    """Whether a node gives what it has changed in place while gradients were off: to autograd, nothing has happened."""
+    return node in off and facts_of_node(node).is_in_place and _changed(node) is not None
+
+
+def _changed(node: torch.fx.Node) -> torch.fx.Node | None:
+    out = node.kwargs.get("out")
+    return out if isinstance(out, torch.fx.Node) else _first(node)
+
+
+def _made(node: torch.fx.Node, off: Container[torch.fx.Node]) -> torch.fx.Node | None:
+    """The node that has made what others have changed since; None where nothing else is computed of it."""
+    names = [node]
+    while _is_changed(names[-1], off) and (before := _changed(names[-1])) is not None:
+        names.append(before)
+    users = {user for name in names for user in name.users}.difference(names)
+    return names[-1] if any(user.op != "output" for user in users) else None
 
 
 def _is_come_around(node: torch.fx.Node, before: Section) -> bool:
