@@ -176,9 +176,10 @@ class CompiledNode(torch.autograd.Function):
         if graph.connected is None:
             ctx.to_save = needed + tuple(results[count:])
         else:
-            visible = _apart(visible, kept)
+            apart = _apart((*visible, *results[count:]), kept)  # what has no history may lie where a result does
+            visible = apart[:count]
             hidden = [visible[index] for index in graph.connected]
-            ctx.to_save = (*needed, *hidden, *results[count:])
+            ctx.to_save = (*needed, *hidden, *apart[count:])
         if graph.live or graph.new_values:
             _keep_outside(ctx, graph, inputs, results)
         if graph.keeps_versions:
