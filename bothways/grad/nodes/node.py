@@ -178,8 +178,7 @@ class CompiledNode(torch.autograd.Function):
         else:
             apart = _apart((*visible, *results[count:]), kept)  # what has no history may lie where a result does
             visible = apart[:count]
-            hidden = [visible[index] for index in graph.connected]
-            ctx.to_save = (*needed, *hidden, *apart[count:])
+            ctx.to_save = (*needed, *[visible[index] for index in graph.connected], *apart[count:])
         if graph.live or graph.new_values:
             _keep_outside(ctx, graph, inputs, results)
         if graph.keeps_versions:
