@@ -125,6 +125,8 @@ def _holds_numbers(node: torch.fx.Node) -> bool:
     result = node.meta.get("example_value")
     results = [result] if isinstance(result, torch.Tensor) else []
     tensors = [*_tensors(node), *results]
+    if any(type(value) is complex for value in arguments) and not all(tensor.dtype.is_complex for tensor in results):
+        return False
     if not all(holds(tensor.dtype, number) for number in numbers for tensor in tensors):
         return False
     symbols = [value.meta.get("example_value") for value in arguments if isinstance(value, torch.fx.Node)]
