@@ -159,6 +159,7 @@ class BackwardRun:
         inputs = self.inputs or []
         if not all(tensor.obj is None for tensor in inputs):  # from what was made inside no way leads there and back
             self._stay_inside()
+            self._check_reachable(inputs)
         self._run(inputs, accumulates=False)
         return [self._given.get(id(tensor)) for tensor in inputs]
 
@@ -172,8 +173,19 @@ class BackwardRun:
         for leaf in leaves:  # a parameter is always one
             if leaf.source is not None and leaf.obj is not None and not isinstance(leaf.obj, torch.nn.Parameter):
                 self.tracer.guard("{s0}.is_leaf", leaf.source)
+        self._check_reachable(leaves)
         self._run(leaves, accumulates=True)
         self.tracer.running.note_backward()
+
+    def _check_reachable(self, tensors: Iterable[TensorValue]) -> None:
+        """Stop where a tensor is a view of one that needs a gradient, taken without: no backward comes to it."""
+        for tensor in tensors:
+            obj = tensor.obj
+            if obj is None or tensor.source is None or isinstance(obj, torch.nn.Parameter) or not obj.is_leaf:
+                continue
+            if obj._base is not None and obj._base.requires_grad:
+                self.tracer.stop("backward", "a view that was taken without gradients is asked for one")
+            self.tracer.guard("{s0}._base is None or not {s0}._base.requires_grad", tensor.source)
 
     # How it runs.
 
