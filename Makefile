@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 # Processes that tests start read hundreds of files: their bytecode is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test lint typecheck pytest slow soak soak-steps soak-tensors soak-long soak-graphs faults conformance docs site examples ecosystem bench ui-test gpu-test gpu-bench format clean
+.PHONY: help demo test lint typecheck pytest slow soak soak-steps soak-tensors soak-long soak-graphs faults conformance docs site examples ecosystem bench ui-test gpu-test gpu-suite gpu-bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -37,6 +37,7 @@ help:
 	@echo "make bench     call overhead, capture time, memory, models, growth, blocks, next to eager and torch.compile (long)"
 	@echo "make ui-test   reports in a real browser (Debian: apt install chromium chromium-driver); screens in build/ui"
 	@echo "make gpu-test  what is about GPUs: PyTorch's samples, streams, memory, training (on a machine with one)"
+	@echo "make gpu-suite the tests of everything else with their tensors on a GPU (on a machine with one, ten minutes)"
 	@echo "make gpu-bench models, whole steps and bandwidth on a GPU, next to eager and torch.compile (half an hour)"
 	@echo "make format    let ruff fix what it can"
 	@echo "make clean     remove the environment and every cache"
@@ -157,6 +158,12 @@ GPU_TESTS := tests/gpu tests/replay tests/grad/test_grad_gpu.py tests/grad/test_
 gpu-test: $(READY)
 	@$(BIN)/python -c 'import torch; torch.cuda.is_available() or print("no GPU: everything is skipped")'
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m 'slow or not slow' $(GPU_TESTS) $(ARGS)
+
+# An index out of range ends its process there: the tests that do that are named, and others go on in a new one.
+GPU_SUITE := $(addprefix tests/,backward capture grad runtime steps symbols api) tests/lower/test_mixed_devices.py
+
+gpu-suite: $(READY)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --max-worker-restart 500 --tensors-on cuda $(GPU_SUITE) $(ARGS)
 
 gpu-bench: $(READY)
 	$(BIN)/python benchmarks/gpu.py

@@ -1,9 +1,11 @@
 """What every test run needs: kernels cached in a folder of its own, a PyTorch that is awake, and turns."""
 
 import contextlib
+import functools
 import gc
 import logging
 import os
+import pathlib
 import tempfile
 import types
 import zlib
@@ -48,12 +50,38 @@ for _device in (torch.cuda, torch.xpu, torch.mtia):
         _device.traceback = types.SimpleNamespace(format_stack=list)
 
 
+def pytest_addoption(parser):
+    parser.addoption("--tensors-on", choices=["cpu", "cuda"], default="cpu", help="where tests make their tensors")
+
+
+def pytest_configure(config):
+    """Before test files are imported, whose own tensors lie there too. No mode: what is compiled sees plain calls."""
+    if config.getoption("--tensors-on") == "cuda":
+        if not torch.cuda.is_available():
+            raise pytest.UsageError("--tensors-on cuda: there is no GPU here")
+        config.uncaptured = os.dup(2)  # where it is said what ends a process: nothing is captured here
+        torch.set_default_tensor_type(torch.cuda.FloatTensor)
+
+
 @pytest.fixture(autouse=True)
-def nothing_happened_yet():
+def nothing_happened_yet(request):
     """Functions of one code share programs, also with those of an earlier test that are not collected yet; and random
     numbers are the same whichever tests ran before."""
     bothways.reset()
     torch.manual_seed(0)
+    yield
+    if request.config.getoption("--tensors-on") == "cuda":
+        end_after_a_device_assert(request.config)
+
+
+def end_after_a_device_assert(config):
+    """Nothing runs on a GPU in a process behind one: another worker goes on, and the test is named as what ended it."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        said = str(error).partition("\n")[0]
+        os.write(config.uncaptured, f"\n{os.environ.get('PYTEST_CURRENT_TEST')}: {said}\n".encode())
+        os._exit(1)
 
 
 @pytest.fixture
@@ -124,14 +152,27 @@ ON_ANY_BACKEND = ("backward", "capture", "grad", "runtime", "steps", "symbols")
 BACKENDS = {"eager", "aot_eager", "native"}
 
 
+def is_about_cpus(item):
+    """Whether a test says nothing of tensors on a GPU, by a list of those."""
+    return f"{item.path.parent.name}/{item.nodeid.rpartition('/')[2]}".startswith(about_cpus())
+
+
+@functools.cache
+def about_cpus():
+    lines = (pathlib.Path(__file__).parent / "gpu" / "about_cpus.txt").read_text().splitlines()
+    return tuple(line.partition(": ")[0] for line in lines if line and not line.startswith("#"))
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Where cases take turns, ``make test`` runs each case once; all combinations are slow.
 
     ``@pytest.mark.in_turn("backend")``: the first case runs with the first backend, the second with the second, and
     each round begins one backend later, so that no value of a parameter keeps to one of them. A test of one case takes
     the one that falls to its name. ``@pytest.mark.every_backend`` keeps those of a test that is about them.
     """
+    if config.getoption("--tensors-on") == "cuda":
+        items[:] = [item for item in items if not is_about_cpus(item)]
     places = {}  # of a function's values of some parameters, in their order
     for item in items:
         name, turns = item.nodeid.partition("[")[0], {}

@@ -21,7 +21,7 @@ from bothways.building.cuda_build import AS_GIVEN, BEHIND, LITERAL, planned
 from bothways.lower.dialects.c.half_helpers import HALVES
 from bothways.lower.dialects.cuda.batching import gathered
 from bothways.lower.dialects.cuda.kernels import spell
-from bothways.lower.dialects.cuda.prelude import HELPERS
+from bothways.lower.dialects.cuda.prelude import HELPERS, MANY_WORDS
 from bothways.lower.dialects.cuda.rows_and_columns import all_arranged
 
 HEAD = """\
@@ -104,7 +104,7 @@ void run(Function which, unsigned blocks, unsigned threads, uint64_t *given) {
     }
 }
 """
-MOST = 512  # words that a kernel is given
+MOST = 4096  # words that a kernel is given
 
 
 def _shuffled(kind: str) -> str:
@@ -212,16 +212,18 @@ class SpelledOnHost:
         return ""
 
 
+@dataclass(frozen=True)
 class CudaOnHost:
     """The CUDA dialect for memory of the CPU."""
 
+    most_words: int = MANY_WORDS  # of a table
     name, suffix, device = "CUDA on a CPU", ".cu", "cpu"
 
     def tools(self, cache):
         return None
 
     def arranged(self, kernels):
-        return gathered(all_arranged(kernels))
+        return gathered(all_arranged(kernels), self.most_words)
 
     def spell(self, routines, names):
         return SpelledOnHost(*spell(routines, names, HEAD, ON_HOST))

@@ -4,6 +4,7 @@ import enum
 
 import torch
 from agreeing import agree as compare
+from seeding import seeded
 
 import bothways
 
@@ -12,7 +13,7 @@ BACKENDS = ["eager", "aot_eager", "native"]
 
 def inputs(*shapes):
     """Tensors that need gradients, the same ones each time."""
-    generator = torch.Generator().manual_seed(7)
+    generator = seeded(7)
     return [torch.rand(*shape, generator=generator).add_(0.5).requires_grad_() for shape in shapes or ((2, 3),)]
 
 

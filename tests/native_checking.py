@@ -11,6 +11,7 @@ from itertools import islice
 
 import torch
 import torch.fx
+from seeding import seeded
 
 from bothways.backends.native import compile_kernels
 from bothways.grad.tracing.joint import trace_joint
@@ -70,7 +71,7 @@ def cases_of(name, function, inputs, grad=True):
     outputs = [*joint.results, *joint.updates.values(), *gradients]
     case.graph = joint.recorder.module(tuple(outputs), "Case")
     case.graph.graph.eliminate_dead_code()
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     for node in joint.tangents:
         fake = node.meta["val"]
         values = torch.rand(fake.shape, generator=generator, dtype=torch.float64) + 0.5

@@ -5,6 +5,7 @@ import copy
 
 import torch
 from agreeing import assert_same
+from seeding import seeded
 from staying import stays_compiled
 from torch.utils._pytree import tree_leaves
 
@@ -89,7 +90,7 @@ def graphs_of(make, batches):
 
 
 def batches(count=5, size=6, features=6, classes=3):
-    generator = torch.Generator().manual_seed(7)
+    generator = seeded(7)
     return [
         (torch.randn(size, features, generator=generator), torch.randint(0, classes, (size,), generator=generator))
         for _ in range(count)

@@ -81,7 +81,7 @@ def _tensor(value: torch.Tensor) -> str:
     plain = plain and value.device.type == "cpu" and value.is_contiguous()
     if not plain or not 0 < value.numel() <= MOST_ELEMENTS or value.requires_grad or value.dtype.is_complex:
         raise NotSpelled("a tensor with data of its own")
-    return f"torch.tensor({spelled(value.tolist())}, dtype={value.dtype})"
+    return f"torch.tensor({spelled(value.tolist())}, dtype={value.dtype}, device='cpu')"
 
 
 def _sliced(value: slice) -> str:

@@ -20,13 +20,12 @@ DRIVER: dict[str, tuple[str, str]] = {
 STREAM: dict[str, tuple[str, str]] = {"aoti_torch_get_current_cuda_stream": ("int32_t", "int32_t, void **")}
 
 LAUNCH = """\
-enum { MOST = 512 };
-typedef struct { int64_t count, launches, device; void *context; int64_t length; int64_t words[]; } Plan;
+typedef struct { int64_t count, launches, device; void *context; int64_t most, length, words[]; } Plan;
 
 static int launch_all(const Plan *plan, const Given *given, void *stream) {
     const int64_t *word = plan->words;
-    Given values[MOST];
-    void *places[MOST];
+    Given values[plan->most];
+    void *places[plan->most];
     for (int64_t number = 0; number < plan->launches; ++number, word += 5 + 3 * word[4]) {
         for (int64_t index = 0; index < word[4]; ++index) {
             const int64_t *argument = word + 5 + 3 * index;

@@ -22,7 +22,8 @@ from bothways.calls.entry_source import ENTER, FRACTION, POINTER, SPELLING
 from bothways.calls.launch_source import DRIVER, LAUNCH, STREAM
 from bothways.errors import BothwaysError
 
-MOST_ARGUMENTS = 512
+MOST_ARGUMENTS = 4096
+UNFILLED = 512  # words that a table may have behind the arguments of a launch, and a few more
 
 
 def launcher(loaded: Loaded, name: str, kinds: str) -> Callable[..., None]:
@@ -35,7 +36,8 @@ def launcher(loaded: Loaded, name: str, kinds: str) -> Callable[..., None]:
     for one in launches:
         words += [loaded.functions[one.kernel], one.blocks, one.threads, one.shared, len(one.arguments)]
         words += [word for argument in one.arguments for word in argument]
-    head = [len(kinds), len(launches), loaded.device, context(loaded.device), len(words)]
+    most = max((len(one.arguments) for one in launches), default=0) + UNFILLED
+    head = [len(kinds), len(launches), loaded.device, context(loaded.device), most, len(words)]
     plan = struct.pack(f"{len(head) + len(words)}q", *head, *words) + kinds.encode()
     entry: Callable[..., None] = make((plan, raise_error), loaded)
     return entry

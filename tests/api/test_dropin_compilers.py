@@ -5,6 +5,7 @@ import torch
 import torch._dynamo
 import torch._inductor
 from functorch.compile import make_boxed_func, nop
+from seeding import seeded
 from torch._decomp import get_decompositions
 from torch._dynamo._trace_wrapped_higher_order_op import trace_wrapped as theirs
 from torch._dynamo.testing import CompileCounter
@@ -27,7 +28,7 @@ def layer(x, weight):
 
 
 def observed(function, rows):
-    generator = torch.Generator().manual_seed(rows)
+    generator = seeded(rows)
     x = torch.randn(rows, 4, generator=generator)
     weight = torch.randn(4, 4, generator=generator).requires_grad_()
     result = function(x, weight)

@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 import torch.distributed
+from seeding import seeded
 
 import bothways
 
@@ -33,7 +34,7 @@ def test_threads_that_capture_at_the_same_time_are_right():
     wrong, started = [], threading.Barrier(4)
 
     def work(seed):
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(seed)
         started.wait()
         for step in range(15):
             x = torch.randn(3 + step % 2, generator=generator, requires_grad=True)

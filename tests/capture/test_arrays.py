@@ -242,3 +242,19 @@ def test_an_array_is_shuffled_before_the_backward():
                 result.sum().backward()
                 gradients.append(tensor.grad)
             assert torch.equal(*gradients)
+
+
+def on_the_device_of_a_block(x, array, n):
+    with torch.device("meta"):
+        made = torch.tensor(array), torch.as_tensor(array), torch.as_tensor(array, device="cpu")
+        return x + n, *made, torch.tensor([n, 1]), torch.tensor(n), torch.as_tensor(n * 0.5)
+
+
+@everywhere
+def test_tensors_are_made_where_a_block_says(backend):
+    compiled = bothways.compile(on_the_device_of_a_block, backend=backend, fullgraph=True)
+    for n in (2, 3, 4, 5):
+        array = np.arange(3.0)
+        expected, found = (function(x, array, n) for function in (on_the_device_of_a_block, compiled))
+        assert [(one.device, one.shape, one.dtype) for one in found] == [(e.device, e.shape, e.dtype) for e in expected]
+        assert found[0].equal(expected[0]) and found[3].equal(expected[3])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from agreeing import agree
+from seeding import seeded
 
 import bothways
 from bothways.testing import CompileCounter, difference
@@ -81,7 +82,7 @@ def check(program, operations):
     counter = CompileCounter()
 
     def observe(function, seed):
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(seed)
         TAPE.clear()
         result = function(*(torch.randn(10, generator=generator) for _ in range(2)))
         return {"result": result, "entries on the tape": len(TAPE)}

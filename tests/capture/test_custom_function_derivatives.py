@@ -3,6 +3,7 @@
 import pytest
 import torch
 from custom_functions import BACKENDS
+from seeding import seeded
 from torch.autograd import Function, gradcheck, gradgradcheck
 
 import bothways
@@ -10,7 +11,7 @@ from bothways.testing import difference
 
 
 def tensor(*shape, positive=False):
-    generator = torch.Generator().manual_seed(sum(shape) + len(shape))
+    generator = seeded(sum(shape) + len(shape))
     value = torch.rand(*shape, dtype=torch.float64, generator=generator) + 0.5
     return (value if positive else value * 2 - 2).requires_grad_()
 

@@ -4,6 +4,7 @@ graph whose nodes are looked at runs as captured; where the kind of a tensor is 
 import pytest
 import torch
 from agreeing import agree
+from seeding import seeded
 
 BACKENDS = ["eager", "aot_eager", "native"]
 pytestmark = [
@@ -14,7 +15,7 @@ pytestmark = [
 
 
 def _square(seed):
-    return torch.randn(3, 3, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+    return torch.randn(3, 3, generator=seeded(seed)).requires_grad_()
 
 
 def two_names(x, w):

@@ -370,3 +370,36 @@ def test_what_is_computed_from_such_a_view_may_be_changed(change, take, backend)
         return {"result": result, "base": base}
 
     agree(program, observe, 0, 0, 1, backend=backend, fullgraph=change in APART)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("how", ["used", "handled", "given back"])
+def test_behind_a_backward_of_the_function_s_own(how, backend):
+    def program(x):
+        weight = (x.detach() * 3).requires_grad_()
+        (gradient,) = torch.autograd.grad((weight * weight).sum(), weight)
+        base = x.sum() * torch.ones(2)
+        view = base.split(1)[-1]
+        base += 1
+        if how == "given back":
+            return base, view, gradient
+        try:
+            return base + view.sum(), gradient
+        except RuntimeError as error:
+            if how == "used":
+                raise
+            return str(error)[:60], base, gradient
+
+    def observe(function, call):
+        x = torch.full((3,), call, requires_grad=True)
+        try:
+            result = function(x)
+        except RuntimeError as error:
+            return {"raised": str(error)}
+        seen = {"results": [str(one) if isinstance(one, str) else one.shape for one in result]}
+        try:
+            return seen | {"base": result[-2].exp(), "used": result[1] * 2}
+        except RuntimeError as error:
+            return seen | {"refused": str(error)[:60]}
+
+    agree(program, observe, 1.0, 1.0, 2.0, backend=backend)

@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 import torch
+from seeding import seeded
 
 import bothways
 from bothways.errors import Unsupported
@@ -236,7 +237,7 @@ def test_a_backward_that_is_traced_later_takes_the_kernels_of_attention_of_its_f
         return torch.nn.functional.scaled_dot_product_attention(*parts)
 
     def run(function, second):
-        generator = torch.Generator().manual_seed(3)
+        generator = seeded(3)
         parts = [torch.randn(1, 2, 3, 4, generator=generator).requires_grad_() for _ in range(3)]
         with contextlib.nullcontext() if inside else sdpa_kernel(SDPBackend.MATH):
             result = function(*parts)

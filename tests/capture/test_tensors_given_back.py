@@ -9,6 +9,7 @@ import agreeing
 import pytest
 import torch
 import torch.nn.functional as F
+from seeding import seeded
 
 GIVING_BACK = {
     "contiguous": lambda h: h.contiguous(),
@@ -77,7 +78,7 @@ def test_a_gradient_that_is_kept_of_a_tensor_that_operations_give_back(backend):
         return h.grad
 
     def observe(function, seed):
-        x = torch.randn(3, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+        x = torch.randn(3, generator=seeded(seed)).requires_grad_()
         return {"kept": function(x), "gradient": x.grad}
 
     agreeing.agree(step, observe, 0, 0, backend=backend, fullgraph=True, programs=1)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from seeding import seeded
 
 import bothways
 
@@ -21,7 +22,7 @@ def network():
 def images(unet):
     pipeline = diffusers.DDPMPipeline(unet=unet, scheduler=diffusers.DDPMScheduler(num_train_timesteps=10))
     pipeline.set_progress_bar_config(disable=True)
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     return pipeline(batch_size=1, num_inference_steps=4, generator=generator, output_type="np").images
 
 

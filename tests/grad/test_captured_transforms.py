@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from agreeing import BACKENDS, agree
 from observing import with_history
+from seeding import seeded
 from torch.func import functional_call, grad, grad_and_value
 
 import bothways
@@ -158,7 +159,7 @@ def test_an_argument_with_a_history_of_the_callers(backend):
         return grad_and_value(lambda y: (y**3).sum())(x * 2)
 
     def observe(function, call):
-        leaf = torch.randn(3, generator=torch.Generator().manual_seed(call), requires_grad=True)
+        leaf = torch.randn(3, generator=seeded(call), requires_grad=True)
         given = leaf.exp() if call == 2 else leaf
         slope, value = function(given)
         return {"slope": slope, "value": value, "gradient": torch.autograd.grad(slope.sum() + value, leaf)[0]}

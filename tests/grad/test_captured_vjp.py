@@ -4,6 +4,7 @@ import pytest
 import torch
 from agreeing import BACKENDS, agree, assert_raises_alike
 from observing import with_history
+from seeding import seeded
 from torch.func import grad, vjp
 
 import bothways
@@ -146,7 +147,7 @@ def test_what_a_graph_cannot_tell_is_a_break(function):
 
     compiled = bothways.compile(function, backend="eager")
     for seed in range(3):
-        x = torch.randn(3, 3, generator=torch.Generator().manual_seed(seed))
+        x = torch.randn(3, 3, generator=seeded(seed))
         assert same(results(compiled, x.clone()), results(function, x.clone()))
     assert bothways.explain(compiled).breaks
 

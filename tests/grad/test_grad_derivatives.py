@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from seeding import seeded
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -10,7 +11,7 @@ import bothways
 
 
 def tensor(*shape, positive=False):
-    generator = torch.Generator().manual_seed(sum(shape) + len(shape))
+    generator = seeded(sum(shape) + len(shape))
     value = torch.rand(*shape, dtype=torch.float64, generator=generator) + 0.5
     return (value if positive else value * 2 - 2).requires_grad_()
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from agreeing import agree
+from seeding import seeded
 
 import bothways
 from bothways.backends import aot
@@ -33,7 +34,7 @@ class Graphs:
 
 
 def inputs(*shapes, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     return [torch.rand(shape, generator=generator, dtype=dtype).requires_grad_() for shape in shapes]
 
 

@@ -12,6 +12,7 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
+from seeding import seeded
 
 import bothways
 from bothways.backends import aot
@@ -48,7 +49,7 @@ class Graphs:
 
 
 def tensors(*shapes):
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     return [torch.rand(shape, generator=generator).requires_grad_() for shape in shapes]
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from seeding import seeded
 
 import bothways
 
@@ -152,7 +153,7 @@ def _after_a_custom_function(x, w, log):
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 def test_second_derivatives_go_through_hooks_of_results_whatever_the_inputs_are(program, backend):
     def seen(function, size):
-        generator = torch.Generator().manual_seed(size)
+        generator = seeded(size)
         x, w = (torch.randn(*shape, generator=generator).double().requires_grad_() for shape in ((size, 4), (4,)))
         log = []
         w.register_hook(lambda grad: log.append(grad.detach().clone()))

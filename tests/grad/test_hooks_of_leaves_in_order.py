@@ -6,6 +6,7 @@ import copy
 import pytest
 import torch
 from agreeing import agree
+from seeding import seeded
 from torch import nn
 
 import bothways
@@ -19,7 +20,7 @@ pytestmark = [
 
 
 def leaves(count):
-    generator = torch.Generator().manual_seed(3)
+    generator = seeded(3)
     return [torch.randn(3, generator=generator).requires_grad_() for _ in range(count)]
 
 
@@ -101,7 +102,7 @@ def test_of_a_model(backend, name):
     original = MODELS[name]().double()
 
     def observe(model, needs):
-        log, x = [], torch.randn(3, 4, dtype=torch.double, generator=torch.Generator().manual_seed(1))
+        log, x = [], torch.randn(3, 4, dtype=torch.double, generator=seeded(1))
         h = (x.requires_grad_(needs) * 2)
         model(h).square().sum().backward()
         found = {"order": list(model.log), "gradients": [p.grad.clone() for p in model.parameters()], "x": x.grad}

@@ -4,6 +4,7 @@ import agreeing
 import pytest
 import torch
 import torch.nn.functional as F
+from seeding import seeded
 
 import bothways
 from bothways import torch_compat
@@ -61,7 +62,7 @@ def test_second_derivatives_through_a_group_norm_under_autocast(backend):
     def observe(function, size):
         for parameter in parameters:
             parameter.grad = None
-        result = function(torch.randn(size, 6, generator=torch.Generator().manual_seed(size)))
+        result = function(torch.randn(size, 6, generator=seeded(size)))
         return {"gradient": result, "gradients": [parameter.grad for parameter in parameters]}
 
     agreeing.agree(step, observe, 6, 4, 4, 5, backend=backend, tol=1e-2)

@@ -7,6 +7,7 @@ import itertools
 import math
 import re
 import subprocess
+import types
 import warnings
 
 import pytest
@@ -20,13 +21,14 @@ from bothways import torch_compat
 from bothways.backends import native
 from bothways.backends.for_kernels import FOR_KERNELS
 from bothways.building import cuda_build, nvrtc
-from bothways.building.cuda_build import AS_GIVEN, BEHIND, BEHIND_NUMBER, Launch, Loaded, compiled, planned
+from bothways.building.cuda_build import AS_GIVEN, BEHIND, BEHIND_NUMBER, LITERAL, Launch, Loaded, compiled, planned
 from bothways.calls import launching
 from bothways.errors import BuildFailed
 from bothways.lower.dialects.cuda import arranging
 from bothways.lower.dialects.cuda.arranging import Phase, arranged, column_geometry, index_type, row_geometry
 from bothways.lower.dialects.cuda.dialect import Cuda
 from bothways.lower.dialects.cuda.kernels import spell
+from bothways.lower.dialects.cuda.prelude import MANY_WORDS
 from bothways.lower.host.program import KernelProgram
 from bothways.lower.ir import builder
 from bothways.lower.ir.lowerings import products
@@ -480,11 +482,13 @@ def test_what_routines_launch_is_written_down_and_read_again():
 
 STAND_IN = """
 #include <stdint.h>
-uint64_t seen[64], *next = seen; int code, pushed;
+#include <string.h>
+uint64_t seen[64], *next = seen, table[4096]; int code, pushed;
 int cuLaunchKernel(void *f, unsigned bx, unsigned by, unsigned bz, unsigned tx, unsigned ty, unsigned tz,
                    unsigned shared, void *stream, void **places, void **more) {
     *next++ = (uint64_t)f; *next++ = bx; *next++ = tx; *next++ = (uint64_t)stream;
     *next++ = *(uint64_t *)places[0]; *next++ = *(uint64_t *)places[1];
+    memcpy(table, places[0], shared);
     return code;
 }
 int cuCtxGetCurrent(void **found) { *found = 0; return 0; }
@@ -528,6 +532,17 @@ def test_all_launches_of_a_routine_are_one_call(stand_in):
     assert ctypes.c_int.in_dll(stand_in, "pushed").value == 2
     with pytest.raises(TypeError):
         enter(x)
+
+
+def test_a_kernel_takes_as_many_words_as_there_are_by_value(stand_in):
+    words = (0, AS_GIVEN, 0), *((0, LITERAL, number) for number in range(1, MANY_WORDS))
+    launch = Launch("one", 1, 32, 8 * MANY_WORDS, words)
+    enter = launching.launcher(Loaded(0, {"run": [launch]}, {"one": 1001}), "run", "p")
+    assert isinstance(enter, types.BuiltinFunctionType)  # none that goes through ctypes
+    x = torch.zeros(4)
+    enter(x)
+    table = list((ctypes.c_uint64 * MANY_WORDS).in_dll(stand_in, "table"))
+    assert table == [x.data_ptr(), *range(1, MANY_WORDS)]
 
 
 def test_an_error_of_a_launch_is_raised(stand_in, monkeypatch):

@@ -107,6 +107,21 @@ def test_an_optimizer_whose_counters_are_on_the_cpu(name, monkeypatch):
     assert len(mixed.launches) <= 4  # of six parameters; one has a single element, and is done by itself
 
 
+def test_many_parameters_are_one_launch(monkeypatch):
+    mixed = Mixed(monkeypatch)
+    weights = [nn.Parameter(torch.randn(2 + number % 7, 3)) for number in range(100)]
+    for weight in weights:
+        weight.grad = torch.randn_like(weight)
+    optimizer = torch.optim.AdamW(weights, foreach=True)
+    backend = bothways.backends.aot(fw_compiler=mixed)
+    with bothways.config.patch(kernels_for_small_graphs=True):
+        compiled = bothways.compile(lambda: optimizer.step(), backend=backend, fullgraph=True)
+        for _ in range(2):
+            compiled()
+    [launch] = mixed.launches
+    assert len(launch.arguments) == 1 + 7 * len(weights)  # how large each is, and where its six memories are
+
+
 def by_hand(build):
     """A graph of two inputs, ``x`` on the CPU and ``w`` on a GPU, that returns what ``build`` gives."""
     graph = torch.fx.Graph()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from agreeing import agree
+from seeding import seeded
 from torch.autograd.profiler import profile
 
 import bothways
@@ -23,7 +24,7 @@ def rotary(x, weight):
 
 
 def with_gradients(function, size):
-    generator = torch.Generator().manual_seed(size)
+    generator = seeded(size)
     x = torch.randn(2, size, 3, 8, generator=generator).requires_grad_()
     weight = torch.randn(8, 8, generator=generator).requires_grad_()
     result = function(x, weight)
@@ -95,7 +96,7 @@ def test_complex_inputs_and_results(program, grad):
     """Conjugated and negated views say so, and are read as what they show."""
 
     def observe(function, seed):
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(seed)
         z = torch.randn(3, 3, dtype=torch.complex64, generator=generator).requires_grad_(grad)
         x = torch.randn(3, 3, generator=generator).requires_grad_(grad)
         results = function(z, x)
@@ -114,7 +115,7 @@ def test_complex_inputs_that_are_changed():
         return y + z.real
 
     def observe(function, seed):
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(seed)
         z, x = torch.randn(3, 4, dtype=torch.complex64, generator=generator), torch.randn(3, 4, generator=generator)
         return {"result": function(z, x), "changed": z}
 
@@ -139,7 +140,7 @@ def test_a_negated_view_between_two_parts_of_a_graph():
         return z.chalf().conj().imag * 3
 
     def observe(function, seed):
-        z = torch.randn(4, dtype=torch.complex64, generator=torch.Generator().manual_seed(seed))
+        z = torch.randn(4, dtype=torch.complex64, generator=seeded(seed))
         return {"result": function(z)}
 
     agree(program, observe, 1, 1, 2, backend="native")
@@ -157,7 +158,7 @@ CONJUGATED = {
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_gradients_through_what_is_conjugated_later(name, backend):
     def observe(function, size):
-        generator = torch.Generator().manual_seed(size)
+        generator = seeded(size)
         a = torch.randn(size, 3, generator=generator).requires_grad_()
         result = function(a, torch.randn(size, 3, generator=generator))
         whole = (result * torch.ones(result.shape).to(result.dtype)).sum()
@@ -187,7 +188,7 @@ def test_numbers_that_are_shown_as_pairs_are_resolved_where_they_may_be_conjugat
     program, resolved = SHOWN[name]
 
     def observe(function, size):
-        generator = torch.Generator().manual_seed(size)
+        generator = seeded(size)
         a = torch.randn(size, 3, generator=generator).requires_grad_()
         result = function(a, torch.randn(size, 3, generator=generator))
         result.square().sum().backward()

@@ -3,6 +3,7 @@ by one of a single element, as by a number, nothing is."""
 
 import pytest
 import torch
+from seeding import seeded
 
 import bothways
 
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("kernels_for_all")
 
 
 def _numbers(dtype):
-    generator = torch.Generator().manual_seed(1)
+    generator = seeded(1)
     values = torch.randn(2, 5000, generator=generator)
     return (values[0] * 100).to(dtype), values[1].to(dtype)
 

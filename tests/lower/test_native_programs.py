@@ -6,6 +6,7 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
+from seeding import seeded
 
 import bothways
 from bothways import trace
@@ -91,7 +92,7 @@ def test_models_train_as_in_eager(name, dtype):
     compiled = bothways.compile(twin, backend=native, fullgraph=True)
     tolerance = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 6e-2}[dtype]
     for step in range(3):
-        x = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(step))
+        x = torch.randn(shape, dtype=dtype, generator=seeded(step))
         for module, run in ((model, model), (twin, compiled)):
             loss = run(x).float().square().mean()
             module.zero_grad()

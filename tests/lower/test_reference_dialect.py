@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from native_checking import as_accurate, cases_of, differences, is_random, reference, run_merged
 from native_checking import same as close
+from seeding import seeded
 
 import bothways
 from bothways.lower.dialects.c.dialect import C
@@ -174,7 +175,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(8, 5), (96, 400)], ids=str)
 def test_kernels_of_every_kind(kind, shape):
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(shape, generator=seeded(0))
     case = case_of(KINDS[kind], x)
     [plain], [compiled] = run_merged([case], Reference()), run_merged([case], C())
     assert differences(case, plain) == [] and all(map(close, plain, compiled))
@@ -199,7 +200,7 @@ def test_exact_arithmetic_agrees_to_the_last_bit():
     def function(x, y):
         return torch.where(x > y, x * y - 1, x / y).clamp(-3, 3).sqrt() + torch.maximum(x, -y).floor()
 
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
         x, y = (torch.randn(50, generator=generator).to(dtype) for _ in range(2))
         results = [program_of(function, x, y, dialect=dialect).run(x, y)[0] for dialect in (Reference(), C())]

@@ -423,8 +423,10 @@ def test_numbers_that_are_equal_are_spelled_apart():
 
 def test_small_tensors_are_spelled_with_their_data():
     tensor = torch.tensor([[0.1, float("nan")], [float("-inf"), -0.0]], dtype=torch.bfloat16)
-    again = eval(spelled(tensor), dict(SCOPE))
-    assert torch.equal(again.view(torch.int16), tensor.view(torch.int16)) and again.dtype == tensor.dtype
+    for place in ("cpu", "meta"):  # where tensors are made by default is no matter
+        with torch.device(place):
+            again = eval(spelled(tensor), dict(SCOPE))
+        assert torch.equal(again.view(torch.int16), tensor.view(torch.int16)) and again.dtype == tensor.dtype
 
 
 def own_function(x):

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from replaying import DEVICE, graphs, replays
+from seeding import seeded
 from torch import nn
 
 import bothways
@@ -68,7 +69,7 @@ class Training:
 
 
 def batch(number, size):
-    return torch.randint(0, WORDS, (size, LENGTH + 1), generator=torch.Generator().manual_seed(number)).to(DEVICE)
+    return torch.randint(0, WORDS, (size, LENGTH + 1), generator=seeded(number)).to(DEVICE)
 
 
 def train(training, step, steps):

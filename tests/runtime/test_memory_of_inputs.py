@@ -7,6 +7,7 @@ else, or memory that is not there. And memory that belongs to several tensors, w
 import numpy
 import pytest
 import torch
+from seeding import seeded
 
 import bothways
 from bothways.calls.call_library import call_library
@@ -220,7 +221,7 @@ def test_memories_in_any_order_are_told_apart(count):
     array = numpy.zeros(4 * count, dtype=numpy.float32)
     own = [torch.from_numpy(array[4 * index : 4 * index + 4]) for index in range(count)]
     for seed in range(5):
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+        order = torch.randperm(count, generator=seeded(seed)).tolist()
         assert are_apart(*(own[index] for index in order))
     for place in range(count):
         shifted = torch.from_numpy(array[1:5] if place else array[3:7])

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from agreeing import assert_same
+from seeding import seeded
 from stepping import BACKENDS, agree, graphs_of, state_of
 from torch import nn
 from torch.distributions import Categorical, Normal, kl_divergence
@@ -17,7 +18,7 @@ everywhere = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def observations(count=5, size=12):
-    generator = torch.Generator().manual_seed(3)
+    generator = seeded(3)
     return [(torch.randn(size, 6, generator=generator),) for _ in range(count)]
 
 

@@ -4,6 +4,7 @@ optimizer is PyTorch's, and that is no break to ``fullgraph=True``."""
 import pytest
 import torch
 import torch.nn.functional as F
+from seeding import seeded
 from stepping import BACKENDS, agree
 from torch import nn, optim
 
@@ -14,7 +15,7 @@ everywhere = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def batches():
-    generator = torch.Generator().manual_seed(1)
+    generator = seeded(1)
     inputs = [torch.randn(20, 6, dtype=torch.double, generator=generator) for _ in range(6)]
     return [(x, x.sum(1, keepdim=True).tanh()) for x in inputs]
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.fx
 from aten_counting import computing_calls
+from seeding import seeded
 from torch import nn
 
 import bothways
@@ -38,7 +39,7 @@ def test_the_forward_runs_once_and_the_loss_is_spent(backend, fused):
     other = copy.deepcopy(model)
     plain, compiled = stepping(model, fused), bothways.compile(stepping(other, fused), backend=backend)
     for seed in range(4):
-        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(seed))
+        x = torch.randn(4, 8, generator=seeded(seed))
         expected, found = plain(x), compiled(x)
         torch.testing.assert_close(found, expected)
         assert found.requires_grad

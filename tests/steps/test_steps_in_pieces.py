@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from seeding import seeded
 from stepping import BACKENDS
 from torch import optim
 
@@ -98,7 +99,7 @@ WAYS = [
 
 
 def given():
-    generator = torch.Generator().manual_seed(1)
+    generator = seeded(1)
     batches = [
         (torch.randn(20, 6, generator=generator), torch.randint(0, 3, (20,), generator=generator)) for _ in range(STEPS)
     ]

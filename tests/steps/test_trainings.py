@@ -8,6 +8,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from seeding import seeded
 from stepping import BACKENDS, agree
 from torch import nn, optim
 from torch.optim import lr_scheduler, swa_utils
@@ -16,7 +17,7 @@ LENGTHS = [10, pytest.param(50, marks=pytest.mark.slow)]
 
 
 def generated(count, make):
-    generator = torch.Generator().manual_seed(3)
+    generator = seeded(3)
     return [make(generator) for _ in range(count)]
 
 

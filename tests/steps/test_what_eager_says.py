@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from agreeing import assert_same
+from seeding import seeded
 from stepping import BACKENDS
 
 import bothways
@@ -218,7 +219,7 @@ def observed(step):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     trail = []
     for number in range(3):
-        x = torch.randn(3, 4, generator=torch.Generator().manual_seed(number))
+        x = torch.randn(3, 4, generator=seeded(number))
         found = {}
         try:
             result = step(net, optimizer, x, torch.tensor([0, 1, 1]))

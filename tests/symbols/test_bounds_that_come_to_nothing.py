@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from agreeing import BACKENDS, agree
+from seeding import seeded
 
 import bothways
 
@@ -36,7 +37,7 @@ def erased(x, order, box):
 @pytest.mark.parametrize("kind", [int, np.int64], ids=["Python's", "NumPy's"])
 @pytest.mark.parametrize("program", [pasted, cut, erased], ids=lambda one: one.__name__)
 def test_a_box_is_few_programs(program, kind, backend):
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     x, order = torch.randn(4, 12, 12, generator=generator), torch.tensor([2, 0, 3, 1])
 
     def observe(function, box):

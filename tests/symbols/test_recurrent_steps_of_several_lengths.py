@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from seeding import seeded
 from stepping import BACKENDS, agree
 
 pytestmark = [pytest.mark.parametrize("backend", BACKENDS), pytest.mark.in_turn("backend")]
 
 
 def sequences():
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     return [(torch.randn(length, 3, 4, generator=generator),) for length in (4, 4, 7, 9, 4)]
 
 

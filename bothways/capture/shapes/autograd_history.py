@@ -21,6 +21,7 @@ from bothways.capture.shapes.meetings import RunsTwice, edge_of, meetings
 from bothways.errors import Unsupported
 from bothways.fake import NeedsData, NotThin, ThinTensor, thin_outline
 from bothways.grad.tracing.joint import nodes_behind
+from bothways.grad.tracing.results import has_known_history
 from bothways.node_facts import facts_of_call
 from bothways.runtime.gradients import apart, gradients
 from bothways.runtime.hooks import lead_through
@@ -229,6 +230,7 @@ class AutogradHistory:
         """Whether a backward through tensors, to ``inputs`` or to all leaves, needs what another one has let go of."""
         values = [self._values[node] for node in roots]
         begun = [value for value in values if isinstance(value, torch.Tensor) and value.requires_grad]
+        begun = [value for value in begun if has_known_history(value)]  # from others, no backward begins
         if not self._freed or not begun:
             return False
         wanted = None if inputs is None else [self._values[node] for node in inputs]

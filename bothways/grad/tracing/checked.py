@@ -21,7 +21,7 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor | None
     torch_compat.assert_async(low >= 0, "Class values must be non-negative.")
     torch_compat.assert_async(high < num_classes, "Class values must be smaller than num_classes.")
     # The result is contiguous however the classes lie, and what is compared lies as they do.
-    return (tensor.contiguous().unsqueeze(-1) == torch.arange(num_classes)).to(torch.int64)
+    return (tensor.contiguous().unsqueeze(-1) == torch.arange(num_classes, device="cpu")).to(torch.int64)
 
 
 # Operation -> the same without data, or None where it has to be asked itself.

@@ -22,6 +22,7 @@ from bothways.capture.values.core.handlers import HANDLERS, Handler
 from bothways.capture.values.tensors import constructors
 from bothways.capture.values.tensors.array_values import ArrayValue
 from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.capture.values.tensors.torch_functions import on_default_device
 
 if TYPE_CHECKING:
     from bothways.capture.tracer import Tracer
@@ -120,7 +121,9 @@ def _of_array(function: Any) -> Handler:
     usual_handler = HANDLERS[function]
 
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        array = array_of(args[0]) if len(args) == 1 and KEYWORDS.issuperset(kwargs) else None
+        kwargs = on_default_device(tracer, function, kwargs)
+        has_place = "device" in kwargs or torch.empty(0).device.type == "cpu"
+        array = array_of(args[0]) if len(args) == 1 and KEYWORDS.issuperset(kwargs) and has_place else None
         wanted = {name: value.realize() for name, value in kwargs.items()} if array is not None else {}
         is_plain = array is not None and all(isinstance(value, ConstantValue) for value in wanted.values())
         if is_plain and function is torch.as_tensor and _shares(array, wanted):

@@ -1,7 +1,7 @@
 """Kernels that do the same to different tensors become one: an optimizer's hundreds of parameters take a launch or two.
 
-Such a kernel is given one table of words by value: for each of its members where its memories are and how large it is.
-What a member's text is must not depend on its sizes, only on how its elements lie: all side by side, or one number.
+Such a kernel is given one table of words by value: how large each of its members is, and where its memories are. What a
+member's text is must not depend on its sizes, only on how its elements lie: all side by side, or one number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from bothways.building.cuda_build import AS_GIVEN, BEHIND, LITERAL, Argument
 from bothways.lower.dialects.cuda.arranging import Phase, index_type, width_along
 from bothways.lower.dialects.cuda.emit import Lines, Span, ThreadWriter
-from bothways.lower.dialects.cuda.prelude import WORDS
+from bothways.lower.dialects.cuda.prelude import FEW_WORDS, WORDS
 from bothways.lower.ir.prims import Memory
 from bothways.lower.ir.sizes import Fraction
 from bothways.lower.schedule.loops import Loop
@@ -36,6 +36,7 @@ from bothways.lower.schedule.tree import (
 LEAST = 3  # kernels that are worth a table
 MOST_MEMORIES = 24  # of one of them
 THREADS = 256
+TOGETHER, FEW_SLOTS = 4, 8  # blocks on a processor, since quotients wait for each other; memories that leave registers
 TURNS = 4  # vectors that a thread takes one after the other
 ONE_BY_ONE = 32  # threads of a block whose members are single numbers
 SIZE_BITS = 32  # of the word that says where a member begins and how large it is
@@ -48,7 +49,7 @@ Slot = tuple[Memory, int]  # a memory, and the element of it that a member begin
 class Member:
     """What a kernel does to its slots: the same text for all kernels that can be one. ``size`` is 0 for numbers."""
 
-    text: tuple[str, ...]  # that of the pointers, of what is known of them, of what is done
+    text: tuple[str, ...]  # that of the pointers, of what is known of them, of what is done to a vector, whole or not
     slots: tuple[Slot, ...]
     numbers: tuple[str, ...]  # names of those that Python computes
     size: int
@@ -69,6 +70,11 @@ class Batch(Kernel):
     members: tuple[Member, ...] = field(default=())
 
     @property
+    def together(self) -> int:
+        """How many of its blocks are to fit a processor."""
+        return TOGETHER if len(self.members[0].slots) <= FEW_SLOTS else 1
+
+    @property
     def shared(self) -> tuple[int, ...]:
         """Which of their numbers the members have in common."""
         each = zip(*(member.numbers for member in self.members), strict=True)
@@ -79,14 +85,15 @@ class Batch(Kernel):
         return tuple(dict.fromkeys(name for member in self.members for name in member.numbers))
 
 
-def gathered(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """Kernels that follow each other, with those that are alike together in the place of the first of them."""
+def gathered(kernels: Sequence[Kernel], most: int = FEW_WORDS) -> list[Kernel]:
+    """Kernels that follow each other, with those that are alike together in the place of the first of them. Their table
+    has at most so many words."""
     places: list[_Place] = []
     for kernel in kernels:
         member = member_of(kernel)
-        joined = member is not None and _joined(places, kernel, member)
+        joined = member is not None and _joined(places, kernel, member, most)
         if not joined:
-            places.append(_Place([kernel], [member] if member is not None else []))
+            places.append(_Place.of(kernel, member))
     return [one for place in places for one in place.kernels_or_batch()]
 
 
@@ -94,32 +101,39 @@ def gathered(kernels: Sequence[Kernel]) -> list[Kernel]:
 class _Place:
     kernels: list[Kernel]
     members: list[Member]
+    used: set[Memory]
+    written: set[Memory]
+
+    @classmethod
+    def of(cls, kernel: Kernel, member: Member | None) -> _Place:
+        return cls([kernel], [member] if member is not None else [], set(kernel.memories), set(kernel.written))
+
+    def add(self, kernel: Kernel, member: Member) -> None:
+        self.kernels.append(kernel)
+        self.members.append(member)
+        self.used.update(kernel.memories)
+        self.written.update(kernel.written)
 
     def kernels_or_batch(self) -> list[Kernel]:
         if len(self.members) < LEAST:
             return self.kernels
-        first = self.kernels[0]
-        written = frozenset(memory for kernel in self.kernels for memory in kernel.written)
+        first, written = self.kernels[0], frozenset(self.written)
         used = dict.fromkeys(memory for kernel in self.kernels for memory in kernel.memories)
         memories = (*(memory for memory in used if memory not in written), *(m for m in used if m in written))
         return [Batch(memories, written, first.body, first.hint, first.origins, first.names, tuple(self.members))]
 
     def conflicts(self, kernel: Kernel) -> bool:
-        """Whether one reads what the other writes, or both write the same."""
-        return any(
-            not kernel.written.isdisjoint(other.memories) or not other.written.isdisjoint(kernel.memories)
-            for other in self.kernels
-        )
+        """Whether one reads what another writes, or both write the same."""
+        return not kernel.written.isdisjoint(self.used) or not self.written.isdisjoint(kernel.memories)
 
 
-def _joined(places: list[_Place], kernel: Kernel, member: Member) -> bool:
+def _joined(places: list[_Place], kernel: Kernel, member: Member, most: int) -> bool:
     for place in reversed(places):
         if place.conflicts(kernel):
             return False
-        full = (len(place.members) + 1) * member.words > WORDS[-1]
+        full = (len(place.members) + 1) * member.words > most
         if place.members and member.is_like(place.members[0]) and not full:
-            place.kernels.append(kernel)
-            place.members.append(member)
+            place.add(kernel, member)
             return True
     return False
 
@@ -145,11 +159,14 @@ def member_of(kernel: Kernel) -> Member | None:
     memories = tuple(plain.slots.values())
     names = {"value": len(plain.values), "number": len(plain.numbers)}
     alike = Kernel(memories, frozenset(plain.written), tuple(statements), kernel.hint, (), names)
-    writer, block = ThreadWriter(alike, "int"), Lines(depth=2)
-    span = Span(LANE, width, "first", "count" if width > 1 else "") if lane is not None else Span(None, 1, "")
-    writer.body(block, statements, span)
-    kinds = tuple(writer.declared(memory) for memory in memories)
-    text = (*kinds, writer.aligned(), "\n".join(block.lines))
+    whole = Span(LANE, width, "first") if lane is not None else Span(None, 1, "")
+    spans = [whole, replace(whole, count="count")] if width > 1 else [whole]
+    writers = [ThreadWriter(alike, "int") for _ in spans]
+    blocks = [Lines(depth=2 + (width > 1)) for _ in spans]
+    for writer, block, span in zip(writers, blocks, spans, strict=True):
+        writer.body(block, statements, span)
+    kinds = tuple(writers[0].declared(memory) for memory in memories)
+    text = (*kinds, writers[0].aligned(), *("\n".join(block.lines) for block in blocks))
     return Member(text, tuple(plain.slots), tuple(plain.numbers), 0 if lane is None else lane.size, width)
 
 
@@ -229,44 +246,71 @@ def _is_symbol(value: Literal) -> bool:
 
 
 def batch_lines(batch: Batch) -> tuple[list[str], int, int]:
-    """The lines of the kernel, how many blocks there are, and of how many threads."""
+    """The lines of the kernel, how many blocks there are, and of how many threads. Its table has the numbers that all
+    members share, how large each of them is, and then what each has for itself."""
     first, shared = batch.members[0], batch.shared
-    *pointers, aligned, body = first.text
+    pointers, [aligned, *bodies] = first.text[: len(first.slots)], first.text[len(first.slots) :]
     own = [place for place in range(len(first.numbers)) if place not in shared]
-    wide = first.words - len(shared)
     lines = Lines()
     for at, place in enumerate(shared):
         lines.add(f"const double number_{place} = as_double(table.word[{at}]);")
     if first.size:
-        lines.add(f"int member = 0, last = {len(batch.members) - 1};")
-        lines.open("while (member < last)")
-        lines.add("const int middle = (member + last + 1) / 2;")
-        lines.add(f"const uint64_t begin = table.word[{len(shared) + wide - 1} + middle * {wide}];")
-        lines.add(f"if ((begin >> {SIZE_BITS}) <= blockIdx.x) member = middle; else last = middle - 1;")
-        lines.close()
+        _find_member(lines, len(shared), len(batch.members))
     else:
         lines.add(f"const int member = blockIdx.x * {ONE_BY_ONE} + threadIdx.x;")
         lines.add(f"if (member >= {len(batch.members)}) return;")
-    lines.add(f"const int row = {len(shared)} + member * {wide};")
+    lines.add(f"const int row = {_first_row(batch)} + member * {len(first.slots) + len(own)};")
     for at, pointer in enumerate(pointers):
         kind, _, name = pointer.rpartition(" ")
         restrict = "RESTRICT " if kind.startswith("const") else ""
         lines.add(f"{kind} *{restrict}{name} = ({kind} *)table.word[row + {at}];")
     for at, place in enumerate(own):
         lines.add(f"const double number_{place} = as_double(table.word[row + {len(pointers) + at}]);")
-    if aligned:
-        lines.add(f"const int aligned = {aligned};")
     if not first.size:
-        return [*lines.lines, body], -(-len(batch.members) // ONE_BY_ONE), ONE_BY_ONE
-    width = first.width
-    lines.add(f"const int size = (int)table.word[row + {wide - 1}];")
-    lines.add(f"const int at = blockIdx.x - (int)((uint64_t)table.word[row + {wide - 1}] >> {SIZE_BITS});")
+        return [*lines.lines, *bodies], -(-len(batch.members) // ONE_BY_ONE), ONE_BY_ONE
+    _add_turns(lines, first.width, aligned, bodies)
+    return lines.lines, _firsts(batch)[-1], THREADS
+
+
+def _find_member(lines: Lines, at: int, count: int) -> None:
+    """Which of the members a block has a part of: the last that begins with it or before."""
+    lines.add(f"int member = 0, last = {count - 1};")
+    lines.open("while (member < last)")
+    lines.add("const int middle = (member + last + 1) / 2;")
+    lines.add(f"const uint64_t begin = (uint64_t)table.word[{at} + middle] >> {SIZE_BITS};")
+    lines.add("if (begin <= blockIdx.x) member = middle; else last = middle - 1;")
+    lines.close()
+    lines.add(f"const uint64_t extent = table.word[{at} + member];")
+    lines.add(f"const int size = (int)extent, at = blockIdx.x - (int)(extent >> {SIZE_BITS});")
+
+
+def _add_turns(lines: Lines, width: int, aligned: str, bodies: Sequence[str]) -> None:
+    """What a thread does to its vectors, first to whole ones: tests at every access are as many instructions again."""
+    if aligned:
+        lines.add(f"const int all_aligned = {aligned};")
     lines.open(f"for (int turn = 0; turn < {TURNS}; ++turn)")
     lines.add(f"const int first = ((at * {TURNS} + turn) * {THREADS} + (int)threadIdx.x) * {width};")
     lines.add("if (first >= size) break;")
-    if width > 1:
-        lines.add(f"const int count = size - first < {width} ? size - first : {width};")
-    return [*lines.lines, body, "    }"], _firsts(batch)[-1], THREADS
+    if width == 1:
+        lines.lines += bodies
+    else:
+        conditions = [*(["all_aligned"] if aligned else []), f"size - first >= {width}"]
+        for head, constants, body in zip(
+            (f"if ({' && '.join(conditions)})", "else"),
+            (["aligned = 1"], ["aligned = 0", f"count = size - first < {width} ? size - first : {width}"]),
+            bodies,
+            strict=True,
+        ):
+            lines.open(head)
+            lines.add(f"const int {', '.join(constants)};")
+            lines.lines.append(body)
+            lines.close()
+    lines.close()
+
+
+def _first_row(batch: Batch) -> int:
+    """How many words of a table come before what each member has for itself."""
+    return len(batch.shared) + len(batch.members) * bool(batch.members[0].size)
 
 
 def _firsts(batch: Batch) -> list[int]:
@@ -288,11 +332,12 @@ def arguments_of(batch: Batch, places: Mapping[object, Argument]) -> tuple[Argum
     """The words of the table, by where memories and numbers are."""
     first, shared = batch.members[0], batch.shared
     words: list[Argument] = [places[first.numbers[place]] for place in shared]
-    for member, begin in zip(batch.members, _firsts(batch), strict=False):
+    if first.size:
+        begins = zip(_firsts(batch), batch.members, strict=False)
+        words += [(0, LITERAL, begin << SIZE_BITS | member.size) for begin, member in begins]
+    for member in batch.members:
         words += [_behind(places[memory], offset * memory.dtype.itemsize) for memory, offset in member.slots]
         words += [places[name] for place, name in enumerate(member.numbers) if place not in shared]
-        if member.size:
-            words.append((0, LITERAL, begin << SIZE_BITS | member.size))
     return tuple(words)
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from bothways.building.cuda_build import CudaSource, build_cuda, load_cuda, needed_helpers, source_key, tools_of
-from bothways.building.cuda_driver import NoDriver, architecture
+from bothways.building.cuda_driver import NoDriver, architecture, driver_version
 from bothways.building.nvrtc import NoNVRTC, nvrtc
 from bothways.cache.disk import Cache
 from bothways.calls.launching import launchers
 from bothways.lower.dialects.cuda.batching import gathered
 from bothways.lower.dialects.cuda.kernels import spell
-from bothways.lower.dialects.cuda.prelude import HEAD, HELPERS
+from bothways.lower.dialects.cuda.prelude import FEW_WORDS, HEAD, HELPERS, MANY_WORDS
 from bothways.lower.dialects.cuda.rows_and_columns import all_arranged
 from bothways.lower.dialects.cuda.timed import timed_launches
 from bothways.lower.host.dialect import Timed
@@ -23,6 +23,9 @@ from bothways.lower.schedule.routines import Routine
 from bothways.lower.schedule.tree import Kernel
 
 Functions = dict[str, Callable[..., Any]]
+# Kernels of more than 4 KB of parameters: what they run on, and a driver whose CUDA graphs can be trusted with them.
+# Those of CUDA 12 take them since 12.1, but some end the process where a node of a graph has such parameters.
+LARGE_SINCE, LARGE_DRIVER = 70, 13000
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,14 @@ def _problem(index: int) -> str:
     return "" if compiler.knows(arch) else f"NVRTC {compiler.version} does not know {arch}"
 
 
+@functools.cache
+def words_of_tables(index: int) -> int:
+    """How many words of eight bytes a kernel may be given by value on a device."""
+    release = tuple(map(int, nvrtc().version.split(".")))
+    large = int(architecture(index).removeprefix("sm_")) >= LARGE_SINCE and release >= (12, 1)
+    return MANY_WORDS if large and driver_version() >= LARGE_DRIVER else FEW_WORDS
+
+
 @dataclass(frozen=True)
 class Cuda:
     """Spells kernels in CUDA C++, for one device."""
@@ -76,7 +87,7 @@ class Cuda:
         return f"{tools_of(self.index)} cuda:{self.index}"
 
     def arranged(self, kernels: Sequence[Kernel]) -> list[Kernel]:
-        return gathered(all_arranged(kernels))
+        return gathered(all_arranged(kernels), words_of_tables(self.index))
 
     def spell(self, routines: Sequence[Routine], names: SizeNames | None) -> SpelledInCuda:
         return SpelledInCuda(*spell(routines, names), self.index)

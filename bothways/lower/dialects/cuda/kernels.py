@@ -41,7 +41,7 @@ def spell_kernel(kernel: Kernel, names: SizeNames | None) -> LaunchedText:
     if isinstance(kernel, Batch):
         lines, blocks, threads = batch_lines(kernel)
         parameters = f"BY_VALUE Words_{table_words(kernel)} table"
-        return LaunchedText(parameters, "\n".join(lines), "", kernel.numbers, blocks, threads, 1)
+        return LaunchedText(parameters, "\n".join(lines), "", kernel.numbers, blocks, threads, kernel.together)
     writer, block = ThreadWriter(kernel, index_type(kernel)), Lines()
     if names is not None:
         names.written.clear()

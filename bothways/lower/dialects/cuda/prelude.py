@@ -250,7 +250,9 @@ def _extremes(kind: str, lowest: str, highest: str) -> dict[str, str]:
 
 SIZES = {"uint8_t": 1, "int8_t": 1, "int16_t": 2, "uint16_t": 2, "int32_t": 4, "float": 4, "int64_t": 8, "double": 8}
 WIDTHS = (2, 4, 8)
-WORDS = (64, 128, 256, 500)  # of eight bytes, in a table that is given by value: no more fit a kernel's parameters
+# Of eight bytes, in a table by value: no more fit a kernel's parameters, for which newer drivers have 32 KB.
+FEW_WORDS, MANY_WORDS = 500, 4095
+WORDS = (64, 128, 256, FEW_WORDS, *range(576, MANY_WORDS, 64), MANY_WORDS)
 
 # So many elements at once, where they lie as memory wants it; else one by one, as many as there are.
 _VECTOR = """\

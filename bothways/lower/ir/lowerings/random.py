@@ -26,7 +26,7 @@ def draw_mask(shape: list[int], strides: list[int], probability: float) -> torch
 
 def draw_seed() -> torch.Tensor:
     """A number for kernels to start from. Drawing it moves PyTorch's generator on."""
-    return torch.empty((), dtype=torch.int64).random_()
+    return torch.empty((), dtype=torch.int64, device="cpu").random_()
 
 
 def _drawn(b: Builder, out: torch.Tensor, probability: float) -> Node:
