@@ -185,7 +185,7 @@ class BackwardRun:
                 continue
             if obj._base is not None and obj._base.requires_grad:
                 self.tracer.stop("backward", "a view that was taken without gradients is asked for one")
-            self.tracer.guard("{s0}._base is None or not {s0}._base.requires_grad", tensor.source)
+            self.tracer.guard("not getattr({s0}._base, 'requires_grad', False)", tensor.source)
 
     # How it runs.
 
