@@ -95,6 +95,13 @@ LAYOUT = "Sparse, quantized and nested tensors run as plain Python; make and use
 # Reason code, words of the reason -> what to do about that. The first row that fits counts.
 FINER: tuple[tuple[str, str, str], ...] = (
     ("value_changes", r"^(each turn|after a break)", "Loop over the elements themselves instead of indexing them."),
+    ("value_changes", r"has to be known here", (
+        "An operation that takes plain numbers alone, as a probability, runs as plain Python where they change at each "
+        "call; nothing to do if that is fast enough, or let the number change less often."
+    )),
+    ("mutation_unknown", r"may fail, and", (
+        "Change tensors and objects behind what may fail, or outside the compiled function."
+    )),
     ("call_unknown", r"^print\(\)", (
         "Print outside the compiled function; or use logging, which is captured for constants and numbers."
     )),

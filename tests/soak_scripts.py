@@ -258,13 +258,15 @@ SCRIPTS = [
     # A recurrent layer that is also asked without gradients, images of one channel, texts of lists and of dictionaries.
     Script("with torch.no_grad():\n    bothways.graph_break()\n    before = RECURRENT(MODEL.first(x)[:, None])[0].mean()\n{begin}\nh = MODEL.first(x)\nout = MODEL.last(h + RECURRENT(h[:, None])[0][:, 0])\nloss = {loss}\nloss.backward()\n{clip}\n{update}\ngrads = [p.grad for p in RECURRENT.parameters()]\nfor p in RECURRENT.parameters():\n    p.grad = None\nreturn loss.detach(), before, grads", "RECURRENT = nn.LSTM(8, 8).to(MODEL.last.weight.dtype)"),
     Script("{begin}\nout = MODEL(x)\nimage = PATCH(out[:, None, None].expand(-1, 1, 4, 3).contiguous())\nloss = {loss} + F.linear(image.flatten(1), MODEL.last.weight.new_ones(2, 12)).square().mean()\nloss.backward()\n{clip}\n{update}\nwith torch.no_grad():\n    again = PATCH(image.detach())\ngrads = [p.grad for p in PATCH.parameters()]\nfor p in PATCH.parameters():\n    p.grad = None\nLOG.append(f'{[number, len(x)]} {dict(number=number)}')\nreturn loss.detach(), grads, [t.stride() for t in (image, again, *grads)], again", "PATCH = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(inplace=True), nn.Conv2d(4, 1, 3, padding=1)).to(MODEL.last.weight.dtype)"),
+    # Sequences of all lengths, as a recurrent layer takes them.
+    Script("{begin}\nh = MODEL.first(x)\nlengths = torch.tensor([1 + (number + place) % 3 for place in range(len(x))])\npacked = nn.utils.rnn.pack_padded_sequence(h[:, None].expand(-1, 3, -1), lengths, batch_first=True, enforce_sorted=False)\nstates, last = GATED(packed)\nout = MODEL.last(h + last[-1, :, :8])\nloss = {loss} + states.data.square().mean()\nloss.backward()\n{clip}\n{update}\ngrads = [p.grad for p in GATED.parameters()]\nfor p in GATED.parameters():\n    p.grad = None\nreturn loss.detach(), grads", "GATED = nn.GRU(8, 8, bidirectional=True).to(MODEL.last.weight.dtype)"),
 ]  # fmt: skip
 
 
 # Seeds below are kept in tests, with the scripts that there were then.
-SINCE, AT_FIRST = 30_000, len(SCRIPTS) - 17
-LATER, THEN = 60_000, len(SCRIPTS) - 10
-LAST, BEFORE = 10_000_000, len(SCRIPTS) - 5
+SINCE, AT_FIRST = 30_000, len(SCRIPTS) - 18
+LATER, THEN = 60_000, len(SCRIPTS) - 11
+LAST, BEFORE = 10_000_000, len(SCRIPTS) - 6
 
 
 class Writer(soak_steps.Writer):

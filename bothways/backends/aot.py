@@ -7,8 +7,9 @@ does not express runs as it was captured, with PyTorch's autograd.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -68,8 +69,8 @@ class Lowering:
     other processes have compiled a captured graph to. With ``turns_images`` the images between convolutions lie as
     those like them best, which the results do not show. ``decompositions`` are operations that it does not want to
     see, with functions that do the same. ``has_kernels`` says whether there are any: without them ATen is called as
-    eager calls it, nothing is computed again, and what is changed in place stays as captured. It is a backend that can
-    be called, too.
+    eager calls it, nothing is computed again, and what is changed in place stays as captured. ``instead`` has
+    what to call at breaks in the place of functions that are left to PyTorch. It is a backend that can be called, too.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Lowering:
     turns_images: bool = False
     decompositions: Decompositions | None = None
     has_kernels: HasKernels | None = None
+    instead: Mapping[Any, types.FunctionType] = field(default_factory=dict, hash=False)
 
     @property
     def __name__(self) -> str:

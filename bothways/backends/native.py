@@ -17,6 +17,7 @@ from bothways import torch_compat
 from bothways.backends.aot import Lowering, run_and_forget, run_as_is, small_within
 from bothways.backends.for_kernels import FOR_KERNELS
 from bothways.backends.mixed import halves_of, run_halves
+from bothways.backends.packed import INSTEAD
 from bothways.errors import KernelWarning, NoCompiler, warn_once
 from bothways.lower import NotLowered, compile_graph
 from bothways.lower.dialects.c.dialect import C
@@ -184,4 +185,5 @@ native = Lowering(
     turns_images=True,
     decompositions=FOR_KERNELS,
     has_kernels=_has_kernels,
+    instead=INSTEAD,
 )

@@ -68,6 +68,8 @@ def note_break(
     record.breaks.append(end)
     if end.code in BREAKS_OF_LOOPS:
         history.turned.add(end.where)
+    if end.code == "value_changes":
+        history.disbelieved.add(end.where)
     if is_new:
         counters["graph_break"][end.reason] += 1
         logs.broke(record, end)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -44,8 +44,13 @@ class Callees:
     compiled function for each class. Nothing of it is kept longer than the function and the class are.
     """
 
-    def __init__(self, compile: weakref.WeakMethod[Callable[[types.FunctionType], types.FunctionType]]) -> None:
-        self._compile = compile
+    def __init__(
+        self,
+        compile: weakref.WeakMethod[Callable[[types.FunctionType], types.FunctionType]],
+        instead: Mapping[Any, types.FunctionType],
+    ) -> None:
+        """``instead`` is what the backend would have called, by functions that are left alone."""
+        self._compile, self._instead = compile, instead
         self._known: weakref.WeakKeyDictionary[
             types.FunctionType, weakref.WeakKeyDictionary[type, types.FunctionType]
         ] = weakref.WeakKeyDictionary()
@@ -58,12 +63,14 @@ class Callees:
         if is_apply(target):
             return applied(target, self.compiled, self)
         function, owner = _parts(target)
-        if function is None or function in LEFT_ALONE or is_compiled(function) or mark_of(function) is not None:
+        if function is None or is_compiled(function) or mark_of(function) is not None:
             return target
+        if function in LEFT_ALONE:
+            return _bound(self._instead[function], owner) if function in self._instead else target
         known = self._compiled(function, type(owner))
         if known is None:
             return target
-        return known if owner is None else types.MethodType(known, owner)
+        return _bound(known, owner)
 
     def _compiled(self, function: types.FunctionType, kind: type) -> types.FunctionType | None:
         by_kind = self._known.get(function)
@@ -94,6 +101,10 @@ class Callees:
                 "config.recompile_limit times. Pass what changes."
             )
         return count <= config.recompile_limit
+
+
+def _bound(function: types.FunctionType, owner: Any) -> Any:
+    return function if owner is None else types.MethodType(function, owner)
 
 
 def _twin(function: types.FunctionType) -> types.FunctionType:

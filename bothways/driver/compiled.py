@@ -26,6 +26,7 @@ from bothways.driver.continuing import connect
 from bothways.driver.everyone import everyone, register
 from bothways.driver.failing import describe_check, failing_check
 from bothways.driver.first_calls import run_first
+from bothways.driver.guesses import ran_plainly
 from bothways.driver.hooks import compiled_hook
 from bothways.driver.pools import Pool, forget_pools, settings_now, shared_pool
 from bothways.driver.redefined import passed
@@ -47,7 +48,7 @@ from bothways.record.standing import (
 )
 from bothways.runtime.dispatcher import INSTEAD, PLAIN, Dispatcher, call_plainly
 from bothways.runtime.logs import capturing, stack_left
-from bothways.runtime.program import COMPILED_CALLEE, COMPILED_HOOK, Program
+from bothways.runtime.program import COMPILED_CALLEE, COMPILED_HOOK, DISAGREE, Program
 from bothways.runtime.stamps import Body
 from bothways.runtime.tracebacks import cut
 from bothways.runtime.tracing import Tracing, say_traced, who_traces
@@ -85,7 +86,8 @@ class CompiledFunction:
         self._kind, self._is_part = kind, history is not None
         self._has_told = False  # that another tracer traced a call
         # The namespace of the generated function leads here.
-        self.dispatcher = Dispatcher(function, self._miss, inner_names, {COMPILED_HOOK: _COMPILED_HOOK})
+        names = {COMPILED_HOOK: _COMPILED_HOOK, DISAGREE: functools.partial(ran_plainly, self)}
+        self.dispatcher = Dispatcher(function, self._miss, inner_names, names)
         if history is not None:
             history.parts.append(weakref.ref(self))
         self._take_part(self._own_pool(history) if self.is_alone else self._common_pool())

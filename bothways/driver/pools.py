@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from bothways.backends.aot import Lowering
 from bothways.config import config
 from bothways.driver.breaks import BreakCounts
 from bothways.driver.callees import Callees
@@ -75,7 +76,8 @@ class Pool:
         self.gave_up_once = False  # whether that was for this one call: it is past when there is a program
         self.stopped: str | None = None  # why nothing more is captured
         self.continuations: dict[tuple[types.CodeType, ResumePoint, int | None], types.FunctionType] = {}
-        self.callees = Callees(weakref.WeakMethod(self.part))
+        instead = options.backend.instead if isinstance(options.backend, Lowering) else {}
+        self.callees = Callees(weakref.WeakMethod(self.part), instead)
         self._made: list[Compilation] = []
 
     def part(self, function: types.FunctionType) -> types.FunctionType:

@@ -213,7 +213,8 @@ def _inference(
     plan: GradPlan,
 ) -> Callable[..., Any]:
     """A graph without a backward, or with all of it inside, where anomaly mode and hooks look at it."""
-    sizes, is_watched = plan.sizes, autograd_is_watched if plan.goes_back else torch_compat.in_forward_mode
+    sizes, unwatched = plan.sizes, torch_compat.records_gradients() and any(tensor.requires_grad for tensor in inputs)
+    is_watched = autograd_is_watched if plan.goes_back or unwatched else torch_compat.in_forward_mode
     run = recounting(with_arguments(compiled), facts.recounted, len(sizes.symbols))
     outputs, changed, count = facts.outputs, facts.changed, len(facts.differentiable)
     written, known = (*changed, *facts.recounted), known_of(compiled)
@@ -222,7 +223,6 @@ def _inference(
     are_all = outputs == [Result(index) for index in range(count)]
     only_results = not changed and are_all
     skipped, takes, take_results = len(sizes.symbols), bool(sizes) and takes_windows(outputs), taking_results(outputs)
-    unwatched = torch_compat.records_gradients() and any(tensor.requires_grad for tensor in inputs)
     refused: Sequence[int] | None = None
     spares, leaves_out, takes_together = known.spares, known.leaves_out, known.takes_together and not facts.recounted
     at_once = None

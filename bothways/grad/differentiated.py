@@ -29,7 +29,7 @@ from bothways.grad.nodes.changed import Changes, Versions, recounting, sharing
 from bothways.grad.nodes.node import Own, Unchanged, apply_node, in_order, pick
 from bothways.grad.nodes.renewed import RENEWED, may_be_renewed, renewals
 from bothways.grad.nodes.running import as_traced, autograd_is_watched, outlined, strides_of, takes_list, with_arguments
-from bothways.grad.nodes.usual import UsualBackward, usual
+from bothways.grad.nodes.usual import Usuals
 from bothways.grad.tracing.joint import trace_joint
 from bothways.grad.tracing.keeping import NOTHING_KEPT
 from bothways.grad.tracing.leaf_order import hooked_in_order
@@ -167,7 +167,7 @@ class DifferentiatedGraph:
         self.pieces = pieces if pieces.may_be_apart() else None
         self.outlines: list[Outline] | None = None  # of what is saved, once some was freed
         self.is_exact = self.pieces is not None and sum(self.needs_grad) <= MOST_ASKED
-        self.wanted_gradients = torch_compat.WantedGradients(exact=self.is_exact)
+        self.wanted_gradients = torch_compat.WantedGradients()
         self.settings = torch_compat.forward_settings()
         known = known_of(compiled)
         self.looks_at_grad_mode, self.is_below_autograd = known.looks_at_grad_mode, known.is_below_autograd
@@ -175,11 +175,10 @@ class DifferentiatedGraph:
             known.lends(self.visible_count)
         asked = {"share": self.share, "are_apart": self._are_apart, "look": self._look}
         described(self, writes_at_end=True, read_inputs=facts.read_inputs, **asked)
-        self.usual: UsualBackward | None = None
-        self._usuals: dict[Any, UsualBackward | None] = {}
+        self.usuals = Usuals()
         self._bound: dict[tuple[int, ...], DifferentiatedGraph] = {}  # by the sizes of calls
         # Whether a backward that was right once has only its gradients and the interpreter to ask.
-        self._may_be_usual = self.saves_something and not (self._backward_conditions or self.live)
+        self.may_be_usual = self.saves_something and not (self._backward_conditions or self.live)
         self.run_forward = recounting(with_arguments(compiled), facts.recounted, len(self.sizes.symbols))
 
     def at(self, numbers: tuple[int, ...]) -> DifferentiatedGraph:
@@ -191,8 +190,8 @@ class DifferentiatedGraph:
             return bound
         bound = object.__new__(type(self))
         bound.__dict__.update(self.__dict__)
-        bound.numbers, bound.at_hand, bound._usuals, bound._bound = numbers, {}, {}, {}
-        bound.usual = bound.outlines = None
+        bound.numbers, bound.at_hand, bound.usuals, bound._bound = numbers, {}, Usuals(), {}
+        bound.outlines = None
         bound.function, bound.run_forward = partial(self.function, *numbers), partial(self.run_forward, *numbers)
         if all(type(number) is int for number in numbers):  # of others, equal ones may differ by their sign
             if len(self._bound) >= MOST_BOUND:
@@ -271,12 +270,10 @@ class DifferentiatedGraph:
             if backward.graph is None:
                 backward.graph, _ = self._backward_graph(Moment(*moment), tangents, inputs(), wanted)
             run = as_traced(backward.graph.forward)
-        elif self._may_be_usual and takes_list(run) and (not self.pieces or self.pieces.frees_all(tangents, wanted)):
-            if key not in self._usuals:
-                all_tangents = (*tangents, *[None] * len(self.changed))
-                known = after_numbers(self.numbers, run) if self.numbers else run
-                self._usuals[key] = usual(all_tangents, known, self.needs_grad if wanted is None else wanted)
-            self.usual = self._usuals[key]
+        elif self.may_be_usual and takes_list(run) and (not self.pieces or self.pieces.frees_all(tangents, wanted)):
+            known = after_numbers(self.numbers, run) if self.numbers else run
+            all_tangents = (*tangents, *[None] * len(self.changed))
+            self.usuals.note(key, all_tangents, known, self.needs_grad if wanted is None else wanted)
         if self.numbers:
             values[:0] = self.numbers  # type: ignore[assignment]
         gradients: Sequence[torch.Tensor | None] = run(values) if takes_list(run) else run(*values)

@@ -96,8 +96,16 @@ def connected_backward(
             return _compile_connected(twin, graph, values, sizes), graph, joint.moment.strides
 
         backward = twin.find_backward(Moment(*moment), of, make)
+    if plain and twin.may_be_usual:
+        run, all_tangents = partial(_run_usual, twin.numbers, backward.run), (*tangents, *[None] * len(twin.changed))
+        twin.usuals.note((moment, of), all_tangents, run, *of)
     gradients: Sequence[torch.Tensor | None] = backward.run(plain, [*twin.numbers, *values])
     return gradients
+
+
+def _run_usual(numbers: tuple[int, ...], run: Connected, values: list[Any]) -> Sequence[torch.Tensor | None]:
+    """A backward that was found once, for gradients in plain memory."""
+    return run(True, [*numbers, *values])
 
 
 def _compile_connected(

@@ -19,7 +19,8 @@ class History:
     compilations: list[Compilation] = field(default_factory=list)
     parts: list[weakref.ref[Any]] = field(default_factory=list)
     rests: list[Standing] = field(default_factory=list)  # what goes on after a break and is not compiled
-    # Where operations fail while their shapes are worked out, and plain Python comes through.
+    # Where operations fail while their shapes are worked out, and plain Python comes through; where a number was
+    # guessed wrong, or had to be known and was another one at each call.
     disbelieved: set[Position] = field(default_factory=set)
     # The loops that train, of which each turn is a call of one program.
     turned: set[Position] = field(default_factory=set)

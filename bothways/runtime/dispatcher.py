@@ -23,7 +23,7 @@ from bothways.runtime.code_tables import SUSPENDS
 from bothways.runtime.continuations import later
 from bothways.runtime.faces import copy_face
 from bothways.runtime.parameters import call_bound, parameters_of, spelled_call, spelled_signature
-from bothways.runtime.program import DISAGREE, CompiledText, Program
+from bothways.runtime.program import CompiledText, Program
 from bothways.runtime.tracebacks import HIDDEN
 from bothways.source_text import is_plain_name, printable
 
@@ -92,7 +92,6 @@ class Dispatcher:
             PROMOTE: self._promote,
             PLAIN: function,
             LATER: later,
-            DISAGREE: logs.ran_plainly_after,
             "__builtins__": __builtins__,
             "__name__": function.__module__,
         }

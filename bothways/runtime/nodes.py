@@ -132,24 +132,26 @@ class LooksAtData:
 class Checkpointed:
     """Runs a graph whose intermediates are computed again for the backward instead of being kept.
 
-    Its last inputs, as many as ``changed`` says, are changed in place.
+    Its first inputs, as many as ``arguments`` says, are what the user's function is called with: those must be
+    unchanged when it runs again. The others it reads as they are then, and ``changes`` some of them in place or none.
     """
 
-    def __init__(self, module: torch.fx.GraphModule, options: dict[str, Any], changed: int) -> None:
-        self.module, self.options, self.changed = module, options, changed
-        self.__bothways_call__ = CallFacts(opaque=True, has_effects=changed > 0)
+    def __init__(
+        self, module: torch.fx.GraphModule, options: dict[str, Any], arguments: int, changes: bool
+    ) -> None:
+        self.module, self.options, self.arguments, self.changes = module, options, arguments, changes
+        self.__bothways_call__ = CallFacts(opaque=True, has_effects=changes)
         self.__name__ = self.__qualname__ = "checkpoint"
 
     def __call__(self, *values: Any) -> Any:
-        split = len(values) - self.changed
-        changed = values[split:]
-        if changed:
+        others = values[self.arguments :]
+        if self.changes:
             act()
 
-        def run(*unchanged: Any) -> Any:
-            return self.module.forward(*unchanged, *changed)
+        def run(*arguments: Any) -> Any:
+            return self.module.forward(*arguments, *others)
 
-        return checkpoint(run, *values[:split], use_reentrant=False, **self.options)
+        return checkpoint(run, *values[: self.arguments], use_reentrant=False, **self.options)
 
     def __repr__(self) -> str:
         return "checkpoint(...)"

@@ -17,7 +17,7 @@ from bothways.source_text import in_comment
 
 # Stands in a body for the call of the user's own function with everything it was given. No literal holds a NUL.
 PLAIN_CALL = "\0plain\0"
-# The name under which bodies find ``logs.ran_plainly_after``.
+# The name under which bodies find what is told that plain Python has run instead of a graph that raised.
 DISAGREE = "_bothways_disagree"
 # The names under which programs find what compiles a function that is called at a break, and a hook.
 COMPILED_CALLEE = "_bothways_compiled_callee"

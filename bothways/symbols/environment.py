@@ -102,6 +102,8 @@ class Environment:
         # about them. Whoever can do something about a question answers it here; the others refuse.
         self.unknown: frozenset[Symbol] = frozenset()
         self.on_unknown: Callable[[Expression | Real, str], bool] = refuse
+        # Told before a number becomes that of this call: an operation takes plain ones alone.
+        self.on_value: Callable[[Symbol], None] | None = None
         self.known = Knowledge()
         self.version = 0  # changes with what is known
         self.freezes = True  # whether symbols may become the numbers of this call
@@ -236,6 +238,8 @@ class Environment:
             if type(self.values[symbol]) is int:
                 self.specialise(Expression.atom(symbol))
             else:
+                if self.on_value is not None:
+                    self.on_value(symbol)
                 value = self.values[symbol]
                 same = "==" if value and value == value else SAME
                 self.on_condition(Condition(Expression.atom(symbol), same, Real("value", value)))

@@ -210,33 +210,6 @@ def release_saved_tensors(context: Any) -> None:
     context.maybe_clear_saved_tensors()
 
 
-def has_saved_tensors(node: Any) -> bool:
-    """Whether an autograd node keeps a tensor for its backward."""
-    kind: Any = type(node)
-    for name in _saved_names(kind):
-        try:
-            saved = getattr(node, name)
-        except RuntimeError:  # it was changed since
-            return True
-        if saved is not None and saved != ():
-            return True
-    return False
-
-
-def saved_tensors_of(node: Any) -> Iterator[torch.Tensor]:
-    """The tensors that an autograd node keeps for its backward, with the history they have."""
-    kind: Any = type(node)
-    for name in _saved_names(kind):
-        saved = getattr(node, name)
-        yield from (one for one in (saved if isinstance(saved, tuple) else (saved,)) if isinstance(one, torch.Tensor))
-
-
-@functools.cache
-def _saved_names(kind: Any) -> tuple[str, ...]:
-    names = [name.removeprefix("_raw") for name in dir(kind) if name.startswith("_raw_saved_")]
-    return tuple("saved_tensors" if name == "_saved_tensors" else name for name in names)
-
-
 def without_saved_tensor_hooks() -> AbstractContextManager[None]:
     """Keep the user's saved-tensor hooks from seeing fake tensors: the innermost pair of hooks is the one used."""
     if _C._autograd._top_saved_tensors_default_hooks(True) is None:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch._C as _C
 
+CONJUGATED = torch.ops.aten._conj.default  # the same numbers, seen as conjugated
+
 
 def view_again(
     view: torch.Tensor, base: torch.Tensor, size: Callable[[Any], int] | None = None
@@ -31,3 +33,14 @@ def stays_usable(tensor: torch.Tensor) -> bool:
 
 def was_taken_without_grad(view: torch.Tensor) -> bool:
     return bool(_C._autograd._get_creation_meta(view) == _C._autograd.CreationMeta.NO_GRAD_MODE)
+
+
+def leads_nowhere(tensor: torch.Tensor) -> bool:
+    """Whether a tensor says that it needs a gradient because it is a view of one that does, and was taken without
+    gradients: none comes to it."""
+    return tensor._is_view() and tensor.requires_grad and tensor.is_leaf and _base(tensor).requires_grad
+
+
+def _base(view: torch.Tensor) -> torch.Tensor:
+    assert view._base is not None
+    return view._base

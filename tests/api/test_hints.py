@@ -318,7 +318,11 @@ WITHOUT_PROGRAM = {
     ],
     "dynamic_shape": ["f needs the data of its arguments: it has no kernel for tensors without data"],
     "too_deep": ["the capture ran out of stack"],
-    "value_changes": ["each turn of a loop asks a list for another element"],
+    "value_changes": [
+        "each turn of a loop asks a list for another element",
+        "L['p'] has to be known here, and is another number at each call",
+    ],
+    "mutation_unknown": ["zero_ may fail, and what was changed before it could not be put back"],
 }
 
 

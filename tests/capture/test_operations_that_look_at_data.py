@@ -72,6 +72,30 @@ def test_an_operation_that_checks_its_data_stays_alone_outside(backend):
         assert not re.search(r"\d as captured \(", summary(compiled))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, q: torch.quantile(x, q),
+        lambda x, q: torch.nanquantile(x * 2, q, dim=0, keepdim=True),
+        lambda x, q: x.quantile(q, interpolation="nearest"),
+        lambda x, q: (x + 1).nanquantile(q * 1),
+    ],
+)
+def test_places_that_are_out_of_range_by_little_are_refused_as_in_eager(program, backend):
+    compiled = bothways.compile(program, backend=backend)
+    for q in (torch.tensor(0.5), torch.tensor([0.0, 1.0]), torch.tensor(-0.01), torch.tensor([0.5, 1.01]), -0.01, 0.3):
+        x, told = torch.randn(20, requires_grad=True), []
+        for run in (program, compiled, compiled):
+            try:
+                told.append(run(x, q.clone() if isinstance(q, torch.Tensor) else q))
+            except RuntimeError as error:
+                told.append(str(error))
+        for found in told[1:]:
+            torch.testing.assert_close(found, told[0]) if torch.is_tensor(found) else None
+            assert type(found) is type(told[0]) and (torch.is_tensor(found) or found == told[0])
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_reasons_are_one_line_in_plain_words(backend):
     def function(r, w):

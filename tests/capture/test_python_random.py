@@ -1,6 +1,7 @@
 """Python's random numbers: drawn once, in order, from the very generators; never a constant of a program."""
 
 import random
+from unittest import mock
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from sizing import BACKENDS
 from torch.utils._pytree import tree_leaves
 
 import bothways
+from bothways.runtime import logs
 
 everywhere = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -261,3 +263,43 @@ def test_a_method_that_one_generator_has_of_its_own_is_called(backend):
 
     for first in (0, 1):
         agree(program, observe, first, first + 1, first + 2, first + 3, backend=backend, programs=None)
+
+
+@everywhere
+def test_a_size_that_is_guessed_wrong_again_and_again_is_guessed_no_more(backend):
+    """Plain Python ran most calls, after a graph that had failed: a size that is drawn was taken not to be 0 or 1."""
+
+    def program(x, least):
+        extra = random.randint(least, least + 2)
+        more = torch.cat([x * 2, torch.rand(extra)])
+        return (more * 3).sum() + extra
+
+    def observe(run, call, least):
+        random.seed(call)
+        torch.manual_seed(call)
+        return {"result": run(x(), least), "numbers": torch.get_rng_state(), "drawn": random.random()}
+
+    failures = []
+    with mock.patch.object(logs, "ran_plainly_after", failures.append):
+        compiled = bothways.compile(program, backend=backend)
+        for call in range(30):
+            torch.testing.assert_close(observe(compiled, call, 0), observe(program, call, 0))
+    assert 4 <= len(failures) <= 8
+    assert all(made.conclusion.value == "a program" for made in bothways.history(compiled))
+    count = len(bothways.history(compiled))
+    for call in range(30):
+        torch.testing.assert_close(observe(compiled, call, 0), observe(program, call, 0))
+    assert len(bothways.history(compiled)) == count <= 6
+
+
+def test_a_size_that_is_seldom_guessed_wrong_stays_in_its_graph():
+    def program(x):
+        return torch.cat([x, torch.rand(random.randint(0, 40))]).sum()
+
+    failures = []
+    random.seed(5)
+    with mock.patch.object(logs, "ran_plainly_after", failures.append):
+        compiled = bothways.compile(program, backend="eager")
+        for _ in range(100):
+            compiled(x())
+    assert 0 < len(failures) < 20 and len(bothways.history(compiled)) == 1

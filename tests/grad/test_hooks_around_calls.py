@@ -136,3 +136,28 @@ def test_transforms_are_refused_under_hooks_also_later(transform, hooks, backend
             return {"raised": str(error)}
 
     agree(TRANSFORMS[transform], observe, False, True, False, True, backend=backend)
+
+
+def measured(x, y):
+    return (x * y.sin()).detach()
+
+
+def changing_an_argument(x, y):
+    error = ((x - y) ** 2).mean().detach()
+    y.detach().mul_(0.5)
+    return error
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["from the first call on", "later"])
+@pytest.mark.parametrize("program", [measured, changing_an_argument])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_hooks_around_a_call_see_what_leads_to_no_result(program, first, backend):
+    def observe(function, hooked):
+        SEEN.clear()
+        x, y = (torch.linspace(begin, 1, 6).requires_grad_() for begin in (0.1, 0.5))
+        with HOOKS["of the user's"]() if hooked else contextlib.nullcontext():
+            result = function(x, y)
+        return {"result": result, "seen": list(SEEN), "changed": y.detach()}
+
+    with bothways.config.patch(kernels_for_small_graphs=True):
+        agree(program, observe, *([True, True, False, True] if first else [False, True, True, False]), backend=backend)

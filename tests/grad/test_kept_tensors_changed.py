@@ -272,3 +272,67 @@ def test_a_node_that_holds_its_result_is_freed_with_it(backend):
         node = weakref.ref(result)
         del result
         assert node() is None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 1).prod(),
+        lambda x: (x * 1).prod(0),
+        lambda x: (x * 1).prod(0, keepdim=True),
+        lambda x: (x * 1).cumprod(0),
+    ],
+)
+@pytest.mark.parametrize("changed", [False, True])
+def test_the_result_of_a_product_is_checked_although_the_traced_formula_does_not_read_it(changed, function, backend):
+    compiled = bothways.compile(function, backend=backend, fullgraph=True)
+    for _ in range(2):
+        found = []
+        for run in (function, compiled):
+            x = torch.linspace(0.5, 1.5, 4, requires_grad=True)
+            with bothways.config.patch(kernels_for_small_graphs=True):
+                result = run(x)
+            if changed:
+                result.detach().mul_(2)
+                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                    result.sum().backward()
+            else:
+                result.sum().backward()
+                found.append(x.grad)
+        assert changed or same(found[1], found[0])
+
+
+class HoldsWhatItComputed(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.slope, ctx.is_small = x.exp(), x < 1
+        return ctx.slope * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.where(ctx.is_small, grad * ctx.slope, grad)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: HoldsWhatItComputed.apply(x),
+        lambda x: HoldsWhatItComputed.apply(HoldsWhatItComputed.apply(x) + 1),
+        lambda x: HoldsWhatItComputed.apply(x) + HoldsWhatItComputed.apply(x + 1),
+    ],
+)
+def test_what_was_computed_for_a_context_is_there_for_a_second_backward(function, backend):
+    """Eager frees what was saved, and of these nothing was."""
+    compiled = bothways.compile(function, backend=backend, fullgraph=True)
+    for _ in range(2):
+        found = []
+        for run in (function, compiled):
+            x = torch.linspace(0.5, 1.5, 4, requires_grad=True)
+            with bothways.config.patch(kernels_for_small_graphs=True):
+                result = run(x)
+            result.sum().backward()
+            result.sum().backward()
+            found.append((x.grad, torch.autograd.grad(result.sum(), x)))
+        torch.testing.assert_close(found[1], found[0])

@@ -96,6 +96,47 @@ def test_statistics_are_updated_in_both_runs_as_in_eager():
     assert same(other.state_dict(), plain.state_dict())
 
 
+def change_the_weight(weight, x):
+    weight.mul_(0.5)
+
+
+def change_its_data(weight, x):
+    weight.data.mul_(0.5)
+
+
+def change_the_argument(weight, x):
+    x.mul_(0.5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("change", [change_the_weight, change_its_data, change_the_argument])
+@pytest.mark.parametrize("how", ["by name", "in a list", "by keyword"])
+def test_a_checkpoint_reads_anew_what_it_is_not_called_with(how, change, backend):
+    """PyTorch saves the arguments of the function, where a change is an error; a module's weights are read again."""
+
+    def function(x, w):
+        h = x * 2
+        if how == "in a list":
+            return checkpoint(lambda both: torch.tanh(both[0] @ both[1]), [h, w], use_reentrant=False), h
+        if how == "by keyword":
+            return checkpoint(lambda h, w: torch.tanh(h @ w), h, w=w, use_reentrant=False), h
+        return checkpoint(lambda h: torch.tanh(h @ w), h, use_reentrant=False), h
+
+    def changed_in_between(function, arguments):
+        x, w = (argument.detach().clone().requires_grad_() for argument in arguments)
+        result, h = function(x, w)
+        with torch.no_grad():
+            change(w, h)
+        try:
+            result.sum().backward()
+        except RuntimeError as error:
+            return {"raised": str(error).partition(" [")[0]}
+        return {"gradients": (x.grad, w.grad)}
+
+    arguments = leaf(3, 4), leaf(4, 4)
+    agree(function, changed_in_between, arguments, arguments, backend=backend, programs=1, fullgraph=True)
+
+
 def test_what_is_not_kept():
     def saved(function):
         kept = []

@@ -200,3 +200,29 @@ def test_numbers_that_are_shown_as_pairs_are_resolved_where_they_may_be_conjugat
         compiled(a, torch.randn(5, 3))
     names = [event.name for event in recorded.function_events]
     assert "aten::view_as_real" in names and names.count("aten::resolve_conj") == resolved
+
+
+VIEWS = [lambda z: z.conj().imag, lambda z: z.conj(), lambda z: z.conj().imag[1:], lambda z: z.view(1, -1).mH]
+CHANGES = [lambda view, z: view.mul_(2), lambda view, z: z.mul_(3), lambda view, z: view.zero_()]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("view_of", VIEWS)
+def test_a_view_of_conjugated_numbers_is_changed_once(view_of, change, backend):
+    """A graph that fails when it has changed its inputs would have plain Python change them once more."""
+
+    def program(z):
+        own = z * 2
+        views = view_of(z), view_of(own)
+        for view, base in zip(views, (z, own), strict=True):
+            change(view, base)
+        return views, z.real
+
+    def observe(function, count):
+        z = torch.arange(float(count)).to(torch.complex64) * (1 + 2j)
+        views, real = function(z)
+        numbers = [view.resolve_conj().resolve_neg() for view in views]
+        return {"how": (views[0].is_neg(), views[0].is_conj()), "numbers": numbers, "real": real, "input": z}
+
+    agree(program, observe, 3, 3, 5, backend=backend, within={"kernels_for_small_graphs": True}, fullgraph=True)

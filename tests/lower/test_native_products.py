@@ -127,12 +127,13 @@ def programs_of(compiled):
     return [one.texts["Python"] for one in bothways.explain(compiled).generated if "Python" in one.texts]
 
 
-def test_a_small_model_is_entered_once_in_each_direction():
-    model = mlp()
+@pytest.mark.parametrize(("width", "count"), [(24, 16), (64, 64)])
+def test_a_small_model_is_entered_once_in_each_direction(width, count):
+    model = mlp(width)
     with bothways.config.patch(kernels_for_small_graphs=True):
         compiled = bothways.compile(model, backend="native", fullgraph=True)
         for _ in range(3):
-            x = torch.randn(16, 8)
+            x = torch.randn(count, 8)
             assert torch.equal(compiled(x), model(x))
             for found, expected in zip(gradients_of(model, compiled, x), gradients_of(model, model, x), strict=True):
                 torch.testing.assert_close(found, expected)

@@ -236,6 +236,7 @@ ELSEWHERE = {
     "capture/values/tensors/tensor_attributes.py": "methods that capture answers itself",
     "fake/products.py": "products of older versions of PyTorch, made of their parts",
     "fake/rules/": "shape rules, registered under their names",
+    "grad/tracing/checked.py": "what is called in the place of operations that look at their data",
     "grad/tracing/layouts.py": "what is called in the place of operations that work on images",
     "lower/dialects/": "how primitives are spelled",
     "lower/ir/lowerings/": "lowerings, registered by overload",

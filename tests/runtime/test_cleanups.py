@@ -323,3 +323,71 @@ def test_a_variable_that_is_given_what_takes_from_it_leaves_the_rest_compiled(ba
     for numbers in ([1.0, 2.0], [1.0, 2.0], [3.0], []):
         assert difference(observed(chained, numbers), observed(compiled, numbers)) is None
     assert not bothways.explain(compiled).plain_from_now_on
+
+
+class Ending:
+    def __init__(self, name):
+        self.name = name
+
+    def __del__(self):
+        note(("gone", self.name))
+
+
+def deleted(x, fails):
+    thing = Ending("first")
+    y = x * 2
+    del thing
+    note("deleted")
+    return y
+
+
+def given_another_value(x, fails):
+    thing = Ending("first")
+    y = x * 2
+    thing = Ending("second") if fails else None
+    note("given")
+    return y * (1 if thing is None else len(thing.name))
+
+
+def held_by_two(x, fails):
+    thing = other = Ending("first")
+    del thing
+    note("still there")
+    x = x * 2
+    del other
+    note("gone")
+    return x
+
+
+def raised_past(x, fails):
+    try:
+        thing = Ending("first")
+        if fails:
+            raise ValueError("told to")
+    except ValueError:
+        note("caught")
+    del thing
+    note("deleted")
+    return x * 2
+
+
+def deleted_in_a_block(x, fails):
+    thing = Ending("first")
+    with around("block"):
+        y = x * 2
+        del thing
+        note("deleted")
+    return y
+
+
+ENDINGS = [deleted, given_another_value, held_by_two, raised_past, deleted_in_a_block]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", ENDINGS, ids=lambda program: program.__name__)
+def test_an_object_with_an_end_of_its_own_is_gone_when_its_variable_is(program, backend):
+    compiled = bothways.compile(program, backend=backend)
+    for fails in (False, False, True, True, False):
+        expected, found = observed(program, fails), observed(compiled, fails)
+        assert difference(expected, found) is None, difference(expected, found)
+    assert not bothways.explain(compiled).plain_from_now_on

@@ -50,7 +50,7 @@ def test_the_backward_of_the_last_step_is_used_without_looking_for_it(backend, m
     x, w = inputs(4, 3)
     compiled(x, w).sum().backward()
     graph = differentiated()
-    assert graph.usual is not None
+    assert graph.usuals.newest
     monkeypatch.setattr(type(graph), "run_backward", None)  # which is not looked at
     for _ in range(2):
         x, w = inputs(4, 3)
@@ -134,7 +134,7 @@ def test_without_c_the_node_looks_for_its_backward(backend, monkeypatch):
     for _ in range(3):
         x, w = inputs(4, 3)
         assert same(torch.autograd.grad(compiled(x, w).sum(), w), torch.autograd.grad(program(x, w).sum(), w))
-    assert differentiated().usual is None
+    assert not differentiated().usuals.newest
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

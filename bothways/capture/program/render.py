@@ -24,6 +24,7 @@ from bothways.capture.values.tensors.random_numbers import outside
 from bothways.capture.writing.emit import Emitter
 from bothways.capture.writing.object_inputs import build_before
 from bothways.runtime.acts import acts
+from bothways.runtime.guesses import Guesses
 from bothways.runtime.kept_inputs import call_together, keep_inputs
 from bothways.runtime.kept_inputs import put_back as undone
 from bothways.runtime.program import DISAGREE, PLAIN_CALL, Check, Program
@@ -260,6 +261,10 @@ def _retried(
     if any(map(may_draw, nodes)):
         ask += [f"numbers = {emitter.inject(random_state, 'random_state')}()"]
         put_back = [*put_back, f"{emitter.inject(restore_random_state, 'restore_random_state')}(numbers)"]
+    guesses = ""
+    if emitter.tracer.symbols.guessed_at:
+        guesses = emitter.inject(Guesses(emitter.tracer.symbols.guessed_at), "guesses")
+        ask = [f"{guesses}.calls += 1", *ask]
     return [
         *_unseen(emitter, ask),
         "failure = None",
@@ -271,7 +276,7 @@ def _retried(
         "if failure is not None:",
         *(f"    {line}" for line in _unseen(emitter, put_back)),
         f"    result = {PLAIN_CALL}",
-        f"    {DISAGREE}(failure)",
+        f"    {DISAGREE}({', '.join(filter(None, ('failure', guesses)))})",
         "    return result",
     ]
 

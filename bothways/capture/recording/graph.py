@@ -199,7 +199,8 @@ class GraphBuilder:
         value = self._result(node, result, tensors)
         running, changed = self.tracer.running, self.tracer.effects.changed
         if not self.tracer.options.fullgraph and fails_unseen(node, self.graph.nodes, self.inputs, running, changed):
-            self.tracer.stop("mutation_unknown", f"{_name_of(target)} may fail where its error is waited for")
+            reason = f"{_name_of(target)} may fail, and what was changed before it could not be put back"
+            self.tracer.stop("mutation_unknown", reason)
         return value
 
     def _may_not_be_kept(self, read: list[TensorValue]) -> bool:

@@ -23,6 +23,7 @@ import torch.fx
 from bothways.capture.guards.guards import Guard
 from bothways.capture.guards.sources import Attr, Item, Local, Reading, Source
 from bothways.config import config
+from bothways.errors import Position
 from bothways.runtime.size_history import LARGEST, STATIC_MARK, SizeHistory
 from bothways.symbols import (
     Applied,
@@ -58,12 +59,14 @@ class Symbols:
         self.environment = Environment()
         self.environment.on_condition = _weakly(self._note, _assumed_too_late)
         self.environment.on_unknown = _weakly(self._answer, refuse)
+        self.environment.on_value = _weakly(self._becomes_constant, lambda symbol: None)
         self.sources: dict[Symbol, Source] = {}
         self.nodes: dict[Symbol, torch.fx.Node] = {}  # those that the graph finds
         self._sizes: dict[Source, Any] = {}
         self._static: dict[Source, bool] = {}  # whether the class of the module there is marked, once one is
         self._alike: dict[str, dict[Source, str]] = {}  # places that people read alike, by what the history knows each
         self._assumes = False
+        self.guessed_at: set[Position] = set()
         self.only_looks = False
 
     def without_new_ones(self, tracer: Tracer) -> Symbols:
@@ -152,6 +155,15 @@ class Symbols:
         """Whether a number that can be no symbol was many others before."""
         return self._history.varies(self._known_as(source), value)
 
+    def _becomes_constant(self, symbol: Symbol) -> None:
+        """A fraction has to be known; where it was many others before, plain Python runs what has to know it."""
+        source = self.sources.get(symbol)
+        options = self._tracer.options
+        if source is None or self._late is not None or options.fullgraph:
+            return
+        if self.number_varies(self.environment.values[symbol], source) or self._tracer.where() in options.disbelieved:
+            self._tracer.stop("value_changes", f"{source} has to be known here, and is another number at each call")
+
     def key_varies(self, number: Any) -> bool:
         """Whether a number that keys are made of was many others before; it is known by how it is worked out."""
         return self._history.varies(f"the key {expression_of(number)!r}", hint(number))
@@ -229,9 +241,12 @@ class Symbols:
             self._assumes = before
 
     def _answer(self, asked: Expression | Real, question: str) -> bool:
-        if question == VALUE or not (self._assumes and self._tracer.options.assumes) or isinstance(asked, Real):
+        options, where = self._tracer.options, self._tracer.where()
+        guesses = self._assumes and options.assumes and where not in options.disbelieved
+        if question == VALUE or not guesses or isinstance(asked, Real):
             self._tracer.stop("tensor_value", f"a decision depends on {self.known_as(asked)}, known only when it runs")
         answer = _is_likely(asked, question, self.environment)
+        self.guessed_at.add(where)
         self._check(asked, question, answer)
         return answer
 

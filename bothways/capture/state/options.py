@@ -17,8 +17,9 @@ class CaptureOptions:
     it is otherwise. ``postpones``: calls whose results the function does not ask for are made when the graph has run.
     ``copies_views``: a custom function may give a copy in place of a view of its argument where that cannot be told.
     ``computes_again``: a cached function may be inlined where its arguments vary, if that cannot be told.
-    ``disbelieved``: where operations were believed to raise, and plain Python then came through. ``turned``: the loops
-    of which each turn is a program. ``left``: lines of the function whose calls are left to plain Python.
+    ``disbelieved``: where operations were believed to raise, and plain Python then came through, and where numbers are
+    not to be guessed, or taken as they are. ``turned``: the loops of which each turn is a program. ``left``: lines of
+    the function whose calls are left to plain Python.
     """
 
     depth_limit: int = 100

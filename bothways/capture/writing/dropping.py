@@ -1,7 +1,8 @@
-"""Iterators that clean up when they are let go: a generator that stands in a ``try``, and whoever takes from one.
+"""What cleans up when it is let go: a generator that stands in a ``try``, whoever takes from one, an object whose class
+has a ``__del__``.
 
 Python does that at the moment the last reference goes. A program holds what it was given until it returns, so captured
-code that drops such an iterator breaks there; a variable that holds one is handed on, whether or not it is read.
+code that drops such an object breaks there; a variable that holds one is handed on, whether or not it is read.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ def check_dropped(tracer: Tracer, value: object) -> None:
     if not tracer.options.is_continuation or len(tracer.running.frames) != 1 or not isinstance(value, LazyValue):
         return
     kind = type(value.obj)
-    if not isinstance(value.source, Local) or not hasattr(kind, "__next__"):
+    if not isinstance(value.source, Local):
+        return
+    if _has_end(kind):
+        tracer.stop("object_unknown", f"a {kind.__name__} is let go, whose __del__ runs when nothing holds it any more")
+    if not hasattr(kind, "__next__"):
         return
     if kind not in OVER_CONTAINERS:
         tracer.stop("loop_state", f"a {kind.__name__} is let go, which may clean up")
@@ -63,6 +68,11 @@ def _holds(other: object, value: LazyValue) -> bool:
     return is_iterator(other) and any(_holds(part, value) for part in other.parts())
 
 
+def _has_end(kind: type) -> bool:
+    """Whether objects of a class say what is to be done when they go; generators know whether they are at their end."""
+    return kind is not types.GeneratorType and hasattr(kind, "__del__")
+
+
 def _is_variable(frame: Frame, value: LazyValue) -> bool:
     tracer = frame.tracer
     return tracer.options.is_continuation and len(tracer.running.frames) == 1 and isinstance(value.source, Local)
@@ -85,5 +95,7 @@ def must_stay(value: object) -> bool:
         return value.must_clean_up()
     if isinstance(value, LazyValue):
         kind, generator = type(value.obj), cast("Any", value.obj)
-        return kind in TAKERS or (kind is types.GeneratorType and generator.gi_frame is not None)
+        if kind is types.GeneratorType:
+            return generator.gi_frame is not None
+        return kind in TAKERS or _has_end(kind)
     return isinstance(value, Value) and is_iterator(value) and any(must_stay(part) for part in value.parts())

@@ -73,9 +73,10 @@ def saved_values(joint: Joint, recompute: bool = True) -> tuple[Node, ...]:
     if recompute and config.recompute:
         # What the user holds as well is saved where eager saves it and nowhere else, so that a change to it is an
         # error when it is one in eager, and only then.
-        results = {owners[node] for node in joint.results} | new_values(joint, owners).keys()
+        live = live_values(joint, owners)
+        results = {owners[node] for node in joint.results} | new_values(joint, owners).keys() | live
         wanted = saved - results
-        free = needed - wanted - live_values(joint, owners) | {node for node in owners if node.op == "get_attr"}
+        free = needed - wanted - live | {node for node in owners if node.op == "get_attr"}
         saved = (saved & results) | _cheapest(owners, wanted, free, results)
     return tuple(node for node in owners if node in saved)
 
@@ -168,11 +169,14 @@ def _lie_alike(node: Node, owner: Node) -> bool:
 
 
 def live_values(joint: Joint, owners: dict[Node, Node]) -> set[Node]:
-    """What the backward reads as it is then, and people may change until then: the user's function has not saved it."""
+    """What the backward reads as it is then: the user's function has not saved it, and people may change it until then.
+    Nor is it freed: where nothing else is kept, the backward can be gone through again."""
     keeping = joint.keeping
     held, saved = ({owners[node] for node in nodes if node in owners} for nodes in (keeping.held, keeping.saved))
     changed = {owners[joint.updates[place]] for place in keeping.changed_held if place in joint.updates}
-    return ((held - saved) & {*joint.primals, *(owners[node] for node in joint.results)}) | changed
+    if joint.pieces:
+        held &= {*joint.primals, *(owners[node] for node in joint.results)}
+    return (held - saved) | changed
 
 
 def _cheapest(owners: dict[Node, Node], wanted: set[Node], free: set[Node], unsaved: set[Node]) -> set[Node]:

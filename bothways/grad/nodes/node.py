@@ -19,8 +19,9 @@ from bothways.grad.halves.pieces import Outline, Pieces
 from bothways.grad.nodes.changed import Changes, Versions
 from bothways.grad.nodes.renewed import Renewal
 from bothways.grad.nodes.result_hooks import register_hook_dict
-from bothways.grad.nodes.saved import check_unchanged, saved_values, versions_of
-from bothways.grad.nodes.usual import UsualBackward
+from bothways.grad.nodes.saved import Inputs as SavedInputs
+from bothways.grad.nodes.saved import Saved, check_unchanged, saved_values, versions_of
+from bothways.grad.nodes.usual import UsualBackward, Usuals
 from bothways.grad.nodes.windows import behind_windows, kept_windows
 
 Gradients = Sequence[torch.Tensor | None]
@@ -69,6 +70,7 @@ class Graph(Protocol):
     in_order: tuple[int, ...]
     connected: tuple[int, ...] | None
     is_asked: bool
+    is_exact: bool
     wanted_gradients: torch_compat.WantedGradients
     needs_grad: tuple[bool, ...]
     needed_inputs: tuple[int, ...]
@@ -81,7 +83,7 @@ class Graph(Protocol):
     unread: frozenset[int]
     pick_needed: Pick
     pick_others: Pick
-    usual: UsualBackward | None
+    usuals: Usuals
     is_below_autograd: bool
     run_forward: Callable[..., Sequence[Any]]
 
@@ -198,21 +200,24 @@ class CompiledNode(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         graph: Graph = ctx.graph
-        usual = graph.usual
-        if (
-            usual is not None
-            and usual.holds(*tangents)
-            and (not graph.is_asked or graph.wanted_gradients.of(ctx) == usual.wanted)
-        ):
+        usuals = graph.usuals.newest
+        wanted = _wanted(ctx, graph) if usuals and graph.is_asked else None
+        for usual in usuals:
+            if (wanted is not None and wanted != usual.wanted) or not usual.holds(*tangents):
+                continue
+            if usual.moving is not None:
+                gradients = _differentiable(ctx, graph, usual, tangents)
+                if gradients is not None:
+                    return None, *gradients
+                break
             try:
                 values = [*ctx.saved_tensors, *[tangent for tangent in tangents if tangent is not None]]
             except RuntimeError:  # something was changed, or freed: whether that matters is asked behind this handler,
-                pass  # as an error that is raised in it would have this one as its context
-            else:
-                # What was saved is in this list and nowhere else, unless the graph is retained: operations free it as
-                # they go, as eager's do.
-                ctx.maybe_clear_saved_tensors()
-                return None, *usual.run(values)
+                break  # as an error that is raised in it would have this one as its context
+            # What was saved is in this list and nowhere else, unless the graph is retained: operations free it as
+            # they go, as eager's do.
+            ctx.maybe_clear_saved_tensors()
+            return None, *usual.run(values)
         if not torch_compat.function_mode_depth():
             return CompiledNode.run_backward(ctx, *tangents)
         with torch_compat.without_function_modes():  # eager's backward is in C++, where no mode sees it
@@ -226,13 +231,11 @@ class CompiledNode(torch.autograd.Function):
         refusal = None
         received, plain, current = _received(graph, tangents[: graph.result_count])
         is_compiled = current and not torch.is_grad_enabled()
-        some = graph.wanted_gradients.of(ctx) if graph.is_asked else None
-        if some == graph.needs_grad:
-            some = None
+        wanted = _wanted(ctx, graph) if graph.is_asked else None
         if graph.saves_something:
             # Where the forward runs again, it reads all that was saved.
             traced = partial(_traced_inputs, ctx, graph) if is_compiled else None
-            values, refusal, *_ = saved_values(ctx, graph, tangents, traced, some)
+            (values, refusal, *_), wanted = _opened(ctx, graph, tangents, traced, wanted)
         add_live(values, ctx, graph)
         count = len(graph.needed_inputs)
         whole = behind_windows(values[:count], graph.moved_windows, ctx.behind_windows)
@@ -240,14 +243,15 @@ class CompiledNode(torch.autograd.Function):
         if is_compiled:
             torch_compat.release_saved_tensors(ctx)  # the list alone has them, as above
             try:
-                return None, *graph.run_backward(values, received, inputs, plain, some)
+                return None, *graph.run_backward(values, received, inputs, plain, _some(graph, wanted))
             except NotRepeatable as error:  # the other way runs the whole forward again, with the same random numbers
                 reason = str(error)
             if refusal is not None:
                 raise refusal
             graph.tell("backward", reason)
         values[:count] = whole
-        wanted = graph.wanted_gradients.of(ctx)
+        if wanted is None:
+            wanted = graph.wanted_gradients.of(ctx)
         if not any(wanted):
             return None, *(None for _ in wanted)
         if graph.connected is not None and torch.is_grad_enabled() and graph.is_current:
@@ -270,6 +274,47 @@ class CompiledNode(torch.autograd.Function):
         with torch.random.fork_rng(devices=graph.gpus):
             set_random_states(graph.gpus, ctx.random_states)
             return None, *run(inputs(), received, unchanged, wanted)
+
+
+def _wanted(ctx: Any, graph: Graph) -> tuple[bool, ...]:
+    """Which gradients the engine wants. Of a backward that frees nothing, after others that have freed nothing, it does
+    no harm to give it some of leaves that it does not want."""
+    is_exact = graph.is_exact and (ctx.used or not torch_compat.graph_is_retained())
+    return graph.wanted_gradients.of(ctx, is_exact)
+
+
+def _some(graph: Graph, wanted: tuple[bool, ...] | None) -> tuple[bool, ...] | None:
+    """The wanted gradients, None for all of them."""
+    return None if wanted == graph.needs_grad else wanted
+
+
+def _opened(
+    ctx: Any, graph: Graph, tangents: Gradients, inputs: SavedInputs | None, wanted: tuple[bool, ...] | None
+) -> tuple[Saved, tuple[bool, ...] | None]:
+    """What was saved, and the gradients that are wanted: exactly those where what was saved is not as it was."""
+    try:
+        return saved_values(ctx, graph, tangents, inputs, _some(graph, wanted)), wanted
+    except RuntimeError:
+        exactly = graph.wanted_gradients.of(ctx, exact=True) if wanted is not None and graph.is_exact else wanted
+        if exactly == wanted:
+            raise
+    return saved_values(ctx, graph, tangents, inputs, _some(graph, exactly)), exactly
+
+
+def _differentiable(ctx: Any, graph: Graph, usual: UsualBackward, tangents: Gradients) -> Gradients | None:
+    """The gradients of a usual backward that is differentiated in turn; None where there is something to ask."""
+    if ctx.used or ctx.kept is not None or ctx.first_results or not torch_compat.graph_is_retained():
+        return None
+    try:
+        values = list(ctx.saved_tensors)
+    except RuntimeError:
+        return None
+    count = len(graph.needed_inputs)
+    values[:count] = behind_windows(values[:count], graph.moved_windows, ctx.behind_windows)
+    values += [tangent for tangent in tangents if tangent is not None]
+    if tuple([value.requires_grad for value in values]) != usual.moving:
+        return None
+    return usual.run(values)
 
 
 def _traced_inputs(ctx: Any, graph: Graph, saved: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -24,8 +24,28 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor | None
     return (tensor.contiguous().unsqueeze(-1) == torch.arange(num_classes, device="cpu")).to(torch.int64)
 
 
+def _quantile(tensor: torch.Tensor, q: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return _with_checked_place(torch.quantile, tensor, q, *args, **kwargs)
+
+
+def _nanquantile(tensor: torch.Tensor, q: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return _with_checked_place(torch.nanquantile, tensor, q, *args, **kwargs)
+
+
+def _with_checked_place(
+    function: Callable[..., torch.Tensor], tensor: torch.Tensor, q: Any, *args: Any, **kwargs: Any
+) -> torch.Tensor:
+    """ATen looks at ``q`` on a CPU alone, and in no trace: where it is a little below zero, the rest would not fail."""
+    if isinstance(q, torch.Tensor) and tensor.device.type == "cpu" and q.numel():
+        is_in_range = (q >= 0).logical_and(q <= 1).all()
+        torch_compat.assert_async(is_in_range, "quantile() q values must be in the range [0, 1]")
+    return function(tensor, q, *args, **kwargs)
+
+
 # Operation -> the same without data, or None where it has to be asked itself.
-CHECKED: Mapping[Any, Callable[..., torch.Tensor | None]] = {torch.nn.functional.one_hot: _one_hot}
+CHECKED: Mapping[Any, Callable[..., torch.Tensor | None]] = {
+    torch.nn.functional.one_hot: _one_hot, torch.quantile: _quantile, torch.nanquantile: _nanquantile
+}  # fmt: skip
 
 
 def without_data(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor | None:

@@ -19,12 +19,16 @@ from bothways.grad.tracing.trace import Recorder
 
 _ASKING = frozenset({"saved_tensors", "saved_variables"})
 
+# Nodes of autograd's whose formula reads less of what they keep where it is traced than where it runs: products and
+# their running ones are worked out without their results there. Eager checks all that they keep.
+_READING_LESS = frozenset({"ProdBackward0", "ProdBackward1", "CumprodBackward0"})
+
 
 @dataclass(frozen=True)
 class Keeping:
-    """Values of the forward: those that custom functions saved and ``asked`` for, those that contexts have ``held``,
-    and, where there are such, all that were ``saved``. ``changed`` are inputs that were changed and then saved,
-    ``changed_held`` those that are only held."""
+    """Values of the forward: those that were saved and are ``asked`` for, by custom functions or by formulas that do
+    not read them where they are traced; those that contexts have ``held``, and, where there are such, all that were
+    ``saved``. ``changed`` are inputs that were changed and then saved, ``changed_held`` those that are only held."""
 
     asked: frozenset[torch.fx.Node] = frozenset()
     held: frozenset[torch.fx.Node] = frozenset()
@@ -46,7 +50,9 @@ def keeping(
     nodes = list(nodes)
     custom = [node for node in nodes if isinstance(node, torch.autograd.function.BackwardCFunction)]
     held = [tensor for node in custom for tensor in _tensors(vars(node))]
-    asked = [tensor for node in custom if _asks(node) for tensor in torch_compat.saved_tensors_of(node)]
+    asking = [node for node in custom if _asks(node)]
+    asking += [node for node in nodes if type(node).__name__ in _READING_LESS]
+    asked = [tensor for node in asking for tensor in torch_compat.saved_tensors_of(node)]
     updated = {torch_compat.storage_identity(wrapped[place]): place for place in changed}
     if not (held or asked or updated):
         return NOTHING_KEPT

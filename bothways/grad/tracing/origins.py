@@ -115,7 +115,10 @@ class _Noting(torch.fx.Interpreter):
             # Eager draws in the order in which memory lies; what functionalization makes of it, in that of the indices.
             return args[0].copy_(torch.empty_like(args[0]).bernoulli_(*args[1:], **kwargs))
         product = of_parts(target, args)
-        return super().call_method(target, args, kwargs) if product is None else product(*args, **kwargs)
+        if product is not None:
+            return product(*args, **kwargs)
+        checked = without_data(getattr(torch, target, None), args, kwargs)
+        return super().call_method(target, args, kwargs) if checked is None else checked
 
     def run_node(self, node: torch.fx.Node) -> Any:
         if node.op.startswith("call"):

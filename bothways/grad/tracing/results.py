@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from bothways import torch_compat
+from bothways import ops, torch_compat
 from bothways.grad.tracing.trace import Recorder
 from bothways.grad.tracing.traced import DATA, DETACH, NotDifferentiable, Output, Result, ResultView, Variables
 
@@ -76,6 +76,8 @@ class TracedResults:
         inner = unwrapped(output)
         if not has_known_history(output):
             raise NotDifferentiable("autograd does not let an output be used any more")
+        if base.is_complex() and not output.is_complex() and self._is_conjugated(inner):
+            raise NotDifferentiable("an output is a part of conjugated numbers, which is another view in eager")
         if id(base) in self._inputs:
             index = self._inputs[id(base)]
             if base is output:
@@ -102,6 +104,16 @@ class TracedResults:
         if base is not output:
             return ResultView(False, owner, output, _taken_without_grad(output), by)
         return ResultView(False, owner, by=by) if by else Result(owner)
+
+    def _is_conjugated(self, inner: torch.Tensor) -> bool:
+        """Whether a real view was taken of numbers that are conjugated later, as far as views lead. Stand-ins do not
+        tell that they are, so that it is traced as a view that real ones do not have."""
+        node: Any = self.recorder.known(inner)
+        while node is not None and node.op == "call_function" and ops.of(node.target).is_view:
+            if node.target is torch_compat.CONJUGATED:
+                return True
+            node = node.args[0]
+        return False
 
     def _owner(self, root: torch.Tensor) -> int:
         """The place among the results of what stands for a memory."""

@@ -14,7 +14,7 @@ from bothways.lower.schedule.memory import Run, area_of, memories_of, size_of
 from bothways.lower.schedule.overwriting import overwritten
 from bothways.lower.schedule.tree import Kernel, Product
 
-LITTLE = 1 << 16  # bytes that a program may hold without question: a few pages
+LITTLE = 1 << 18  # bytes that a program may hold without question: a part of a core's own cache
 TIMES = 1, 16  # how many times as large sizes may be that are not known
 
 

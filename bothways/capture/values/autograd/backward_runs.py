@@ -159,7 +159,7 @@ class BackwardRun:
         inputs = self.inputs or []
         if not all(tensor.obj is None for tensor in inputs):  # from what was made inside no way leads there and back
             self._stay_inside()
-            self._check_reachable(inputs)
+        self._check_leaves(inputs)
         self._run(inputs, accumulates=False)
         return [self._given.get(id(tensor)) for tensor in inputs]
 
@@ -170,22 +170,25 @@ class BackwardRun:
             if not self.history.of(leaf.node).is_leaf:
                 self.tracer.stop("backward", "the gradient of a tensor that is no leaf is kept")
         leaves = self.leaves if self.inputs is None else self.inputs
-        for leaf in leaves:  # a parameter is always one
-            if leaf.source is not None and leaf.obj is not None and not isinstance(leaf.obj, torch.nn.Parameter):
-                self.tracer.guard("{s0}.is_leaf", leaf.source)
-        self._check_reachable(leaves)
+        for leaf in self._check_leaves(leaves):
+            self.tracer.guard("{s0}.is_leaf", leaf.source)
         self._run(leaves, accumulates=True)
         self.tracer.running.note_backward()
 
-    def _check_reachable(self, tensors: Iterable[TensorValue]) -> None:
-        """Stop where a tensor is a view of one that needs a gradient, taken without: no backward comes to it."""
+    def _check_leaves(self, tensors: list[TensorValue]) -> list[TensorValue]:
+        """The tensors from outside that may be leaves or not; stops at one to which no gradient comes in eager."""
+        unsure = []
         for tensor in tensors:
-            obj = tensor.obj
-            if obj is None or tensor.source is None or isinstance(obj, torch.nn.Parameter) or not obj.is_leaf:
-                continue
-            if obj._base is not None and obj._base.requires_grad:
-                self.tracer.stop("backward", "a view that was taken without gradients is asked for one")
-            self.tracer.guard("not getattr({s0}._base, 'requires_grad', False)", tensor.source)
+            if tensor.source is None or tensor.obj is None or isinstance(tensor.obj, torch.nn.Parameter):
+                continue  # a parameter is always a leaf
+            if torch_compat.leads_nowhere(tensor.obj):
+                self.tracer.stop("backward", "a backward by a view that was taken without gradients")
+            if tensor.obj._is_view():
+                self.tracer.guard("not {c0}({s0})", tensor.source, torch_compat.leads_nowhere)
+            else:
+                self.tracer.guard("not {s0}._is_view()", tensor.source)
+            unsure.append(tensor)
+        return unsure
 
     # How it runs.
 

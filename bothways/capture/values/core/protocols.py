@@ -6,6 +6,7 @@ order Python asks, and raises the captured program's own TypeError when no metho
 
 from __future__ import annotations
 
+import itertools
 import operator
 import types
 from collections import deque
@@ -22,6 +23,7 @@ from bothways.capture.values.core.wording import cannot_operate, name_in_c
 from bothways.symbols import hint
 
 if TYPE_CHECKING:
+    from bothways.capture.guards.sources import Source
     from bothways.capture.tracer import Tracer
 
 
@@ -158,12 +160,18 @@ def compare(tracer: Tracer, symbol: str, left: Value, right: Value) -> Value:
 # Equal to itself, and whether two that are equal are one object is Python's own affair: nothing to be assumed of them.
 TOLD_BY_VALUE = (int, bool, str)
 
+# Of these there may be several objects that are equal, and Python has one of those that are small, or names.
+_LITERALS = (int, float, complex, str, bytes)
+
 
 def equal(tracer: Tracer, left: Value, right: Value) -> bool:
     """Equality as containers use it: the same object, or ``==`` and its truth."""
     left, right = left.realize(), right.realize()
-    if left.python_type() in TOLD_BY_VALUE and right.python_type() in TOLD_BY_VALUE:
+    kinds = left.python_type(), right.python_type()
+    if kinds[0] in TOLD_BY_VALUE and kinds[1] in TOLD_BY_VALUE:
         return truth(tracer, compare(tracer, "==", left, right))
+    if kinds[0] in _LITERALS and _are_equal_constants(left, right):
+        return True
     return same_object(tracer, left, right) or truth(tracer, compare(tracer, "==", left, right))
 
 
@@ -174,36 +182,69 @@ def same_object(tracer: Tracer, left: Value, right: Value) -> bool:
     left, right = left.realize(), right.realize()
     if left is right:
         return True
-    is_one = _are_one_number(tracer, left, right)
+    if left.told_later or right.told_later:
+        return _same_later(tracer, *((left, right) if left.told_later else (right, left)))
+    is_one = _are_one_literal(tracer, left, right)
     if is_one is not None:
         return is_one
     if left.identity() == right.identity():
         return True
-    if left.told_later or right.told_later:
-        return _same_later(tracer, *((left, right) if left.told_later else (right, left)))
     both_outside = left.source is not None and right.source is not None
     if both_outside and left.python_type() is right.python_type() and not isinstance(left, ConstantValue):
         tracer.guard("{s0} is not {s1}", left.source, right.source)
     return False
 
 
-def _are_one_number(tracer: Tracer, left: Value, right: Value) -> bool | None:
-    """Whether two numbers from outside are one object; None where Values tell: where both are constants, and not NaN,
-    which is equal to itself alone."""
-    one, other = _number_outside(left), _number_outside(right)
-    are_constant = isinstance(left, ConstantValue) and isinstance(right, ConstantValue)
-    if one is None or type(one) is not type(other) or (are_constant and one == one):
+def _are_one_literal(tracer: Tracer, left: Value, right: Value) -> bool | None:
+    """Whether two numbers or texts are one object; None of everything else."""
+    kind = left.python_type()
+    if kind not in _LITERALS or right.python_type() is not kind:
         return None
-    tracer.guard("{s0} is {s1}" if one is other else "{s0} is not {s1}", left.source, right.source)
+    one, other = _object(left), _object(right)
+    sources = [value.source for value in (left, right) if value.source is not None]
+    if len(sources) == 2 and one is not None and other is not None:
+        return _guard_that_one(tracer, sources[0], sources[1], one is other)
+    if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
+        is_guarded = bool(sources) and left.content == right.content
+    else:
+        if not truth(tracer, compare(tracer, "==", left, right)):
+            return False
+        if kind is int and _is_small(tracer, left):
+            return True
+        is_guarded = bool(sources)
+    if one is None or other is None:
+        return False  # each is made anew
+    if is_guarded:
+        constant = other if right.source is None else one
+        return _guard_that_one(tracer, sources[0], tracer.inject(constant, "constant"), one is other)
     return one is other
 
 
-def _number_outside(value: Value) -> object:
-    if value.source is None:
-        return None
+def _guard_that_one(tracer: Tracer, left: Source, right: Source, are_one: bool) -> bool:
+    tracer.guard("{s0} is {s1}" if are_one else "{s0} is not {s1}", left, right)
+    return are_one
+
+
+def _object(value: Value) -> object:
+    """The number or text itself, where capture has it."""
     if isinstance(value, linked.NumberValue):
-        return value.obj
-    return value.content if isinstance(value, ConstantValue) and type(value.content) in (int, float) else None
+        return None if value.source is None else value.obj
+    return value.content if isinstance(value, ConstantValue) else None
+
+
+def _are_equal_constants(left: Value, right: Value) -> bool:
+    both = isinstance(left, ConstantValue) and isinstance(right, ConstantValue)
+    return both and left.content == right.content  # type: ignore[attr-defined]
+
+
+def _is_small(tracer: Tracer, number: Value) -> bool:
+    """Whether a whole number is one of those of which Python has one object each."""
+    bounds = {">=": -5, "<=": _LARGEST_SMALL}
+    return all(truth(tracer, compare(tracer, symbol, number, ConstantValue(end))) for symbol, end in bounds.items())
+
+
+# The largest of the whole numbers of which Python has one object each; the smallest is -5.
+_LARGEST_SMALL = next(number for number in itertools.count() if int(str(number + 1)) is not int(str(number + 1)))
 
 
 def _same_later(tracer: Tracer, late: Value, other: Value) -> bool:

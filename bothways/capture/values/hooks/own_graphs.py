@@ -19,7 +19,7 @@ from bothways.capture.shapes.changes import changes_something, statistics_of
 from bothways.capture.values.collections.containers import ListValue, TupleValue
 from bothways.capture.values.collections.dicts import DictValue
 from bothways.capture.values.core import protocols
-from bothways.capture.values.core.base import Args, Kwargs, Value
+from bothways.capture.values.core.base import Args, Kwargs, LazyValue, Value
 from bothways.capture.values.core.constants import ConstantValue
 from bothways.capture.values.core.handlers import handles
 from bothways.capture.values.tensors.tensors import TensorValue
@@ -133,10 +133,15 @@ def _checkpoint(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     call = record(tracer, args[0], list(args[1:]), others)
     outputs = call.tensors(tracer)
     if outputs:
-        # What is changed in place is not an argument of the function: those must be unchanged when it runs again.
-        inputs = sorted(call.inputs, key=call.changed.__contains__)
+        # PyTorch saves the tensors that the function is called with; what is behind a name or in a list is read anew.
+        # So is what the function changes in place.
+        arguments = [value.if_realized() if isinstance(value, LazyValue) else value for value in args[1:]]
+        saved = {value.node for value in arguments if isinstance(value, TensorValue)} - call.changed
+        inputs = sorted(call.inputs, key=lambda node: node not in saved)
         known = {name: protocols.as_constant(tracer, value) for name, value in options.items()}
-        node = Checkpointed(call.module(inputs, outputs), known, len(call.changed))
+        node = Checkpointed(
+            call.module(inputs, outputs), known, len(saved.intersection(inputs)), changes=bool(call.changed)
+        )
         _replaced(tracer, node, inputs, outputs)
         tracer.graph.autograd.checkpointed.update(dict.fromkeys(call.nodes))
     return call.result
