@@ -56,7 +56,7 @@ IsSmall = Callable[[torch.fx.GraphModule, list[Any]], bool]
 HasKernels = Callable[[list[Any]], bool]
 # For graphs of at most so many elements (of the largest input): how many operations are few.
 Limits = Sequence[tuple[int, int]]
-# The same for graphs that write to an input by an index, which is left to ATen: a node for the rest alone.
+# The same for graphs that write to an input by an index, where no kernel does: a node for the rest alone.
 SMALL_BY_INDEX: Limits = ((1 << 14, 12),)
 TOO_SMALL = "small: ATen is as fast"
 
@@ -310,11 +310,12 @@ def _said(name: str, compiler: GraphCompiler) -> GraphCompiler:
 
 
 def small_within(
-    limits: Limits, with_gradients: Limits, layers: tuple[int, int] | None = None
+    limits: Limits, with_gradients: Limits, layers: tuple[int, int] | None = None, by_index: Limits = ()
 ) -> Callable[[torch.fx.GraphModule, list[Any]], bool]:
     """Whether a captured graph is left as it is, since calling what it would be compiled to takes longer.
 
-    ``layers`` is a limit for layers with gradients, where products alternate with what is one operation of ATen's.
+    ``layers`` is a limit for layers with gradients, where products alternate with what is one operation of ATen's;
+    ``by_index`` are limits for graphs with gradients that write to an input by an index.
     """
 
     def is_small(graph: torch.fx.GraphModule, inputs: list[Any]) -> bool:
@@ -328,7 +329,7 @@ def small_within(
             return True
         few = with_gradients if gradients else limits
         if gradients and any(map(writes_by_index, graph.graph.nodes)):
-            few = (*few, *SMALL_BY_INDEX)
+            few = (*few, *by_index)
         return any(elements <= most and operations <= count for most, count in few)
 
     return is_small
@@ -368,5 +369,5 @@ aot_eager = Lowering(
     "aot_eager",
     forward=_said("forward", run_as_is),
     backward=_said("backward", run_and_forget),
-    is_small=small_within((), SMALL_WITH_GRADIENTS, SMALL_LAYERS),
+    is_small=small_within((), SMALL_WITH_GRADIENTS, SMALL_LAYERS, SMALL_BY_INDEX),
 )

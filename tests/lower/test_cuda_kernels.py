@@ -113,6 +113,7 @@ PROGRAMS = {
     "several loops": (normalised, [(4, 8, 6, 6)]),
     "joined": (lambda x, y: torch.cat([x * 2, y], 1).relu(), [(9, 40), (9, 10)]),
     "chosen by indices": (lambda w, i: F.embedding(i, w) * 2, [(50, 16)], (7, 3), 50),
+    "chosen by two indices": (lambda x, i: x[:, i, i // 2] * 2, [(5, 50, 30)], (7,), 50),
     "cross entropy": (lambda x, t: F.cross_entropy(x, t), [(33, 101)], (33,), 101),
 }
 # How far from eager, as a part of the whole: eager itself is as far from the truth.

@@ -20,8 +20,10 @@ from bothways.grad.tracing.joint import nodes_behind, trace_joint
 from bothways.grad.tracing.sizes import Sizes
 from bothways.grad.tracing.traced import Joint, NotDifferentiable, Result
 from bothways.node_facts import facts_of_node, note_of_node
+from bothways.symbols import hint
 
 _CLONE = torch.ops.aten.clone.default
+LITTLE = 1 << 14  # elements, whose copies take less than a part of a graph of its own
 RENEWED = "an input that is changed is a view, or is hooked, or may not be changed"
 
 
@@ -30,7 +32,7 @@ class ReadAfterwards(NotDifferentiable):
 
 
 class WritesByIndex(NotDifferentiable):
-    """The last change of an input is one that ATen makes where the input lies: a new value would be two copies."""
+    """The last change of a large input is one that ATen makes where it lies: a new value would be two copies."""
 
 
 class ChangedInputs(Exception):  # an answer, which ends a trace
@@ -140,7 +142,8 @@ def prepare(
 ) -> None:
     """Get the forward of a function ready that gives new values; raises where they cannot be, or had better not."""
     for renewal in renewals(facts, places, needs_grad):
-        if ops.of(joint.results[renewal.number].target).writes_by_index:
+        is_large = hint(joint.results[renewal.number].meta["val"].numel()) > LITTLE
+        if is_large and ops.of(joint.results[renewal.number].target).writes_by_index:
             raise WritesByIndex("an input is changed by an index, where it lies")
     _read_originals(forward, [joint.primals[place] for place in places])
 

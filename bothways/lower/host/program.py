@@ -22,6 +22,7 @@ from bothways.lower.host.text import Text, store
 from bothways.lower.host.wrapper import Entry, PythonWriter
 from bothways.lower.ir.prims import Extern, Memory
 from bothways.lower.ir.sizes import has_fraction, size_hint
+from bothways.lower.schedule.adding import with_added
 from bothways.lower.schedule.products import with_products
 from bothways.lower.schedule.routines import Routine, schedule
 from bothways.lower.schedule.steps import Lowered, Step, lower
@@ -133,6 +134,8 @@ def _arranged(steps: Sequence[Step], dialect: Dialect) -> list[Step]:
     arranged: list[Step] = []
     if getattr(dialect, "multiplies", False):
         steps = with_products(steps)
+    if getattr(dialect, "adds_at_places", False):
+        steps = with_added(steps)
     for _, together in itertools.groupby(steps, key=lambda step: isinstance(step, Extern)):
         kernels = list(together)
         arranged += dialect.arranged([one for one in kernels if isinstance(one, Kernel)]) or kernels

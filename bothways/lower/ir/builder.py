@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -45,6 +45,15 @@ Operand = Node | int | float | bool | Size | Fraction
 HALVES = (torch.bfloat16, torch.float16)
 
 
+@dataclass(frozen=True)
+class Checked:
+    """A check that was made: its call, what it is told, and its cases."""
+
+    extern: Extern
+    bad: Node
+    cases: list[Any]
+
+
 class Builder:
     """Makes nodes for one graph."""
 
@@ -57,8 +66,10 @@ class Builder:
         self.current: dict[Node, Node] = {}  # what became of values that were updated
         self.known_sums: dict[tuple[Node, tuple[int, ...]], Node] = {}  # by what is summed and its axes
         self.known_padded: dict[Hashable, Buffer] = {}  # matrices with zeros behind their ends
+        self.known_places: dict[Hashable, Node] = {}  # indices that were looked at, as they are in range
         self.numbers: set[Memory] = set()  # inputs that hold what eager takes as numbers, which it does not round
         self.own_inputs: set[Memory] = set()  # inputs that only operations which update them read
+        self._checked_together: Checked | None = None  # the last check that others may join
         self._rounded: set[Node] = set()  # values of half precision that memory can hold
         self.names = GraphNames()
 
@@ -329,8 +340,40 @@ class Builder:
 
     def check(self, bad: Node, function: Any, *args: Any) -> None:
         """Call ``function`` with whether anything is bad, and ``args``, which it may raise an error about."""
-        anything = self.reshape(self.reduce("any", bad, range(len(bad.shape))), ())
+        self._check(self._any(bad), function, *args)
+
+    def check_together(self, bad: Node, function: Any, case: Any) -> None:
+        """The same, with other checks of the kind in one call, which gets all their cases in order: what is called in
+        between does not show."""
+        anything, cases = self._any(bad), [case]
+        last = self._checked_together
+        if last is not None and last.extern.target is function and not any(map(_may_show, self._externs_behind(last))):
+            self.externs.remove(last.extern)
+            self.buffers.pop(last.bad.arg if isinstance(last.bad, View) else last.bad, None)
+            anything, cases = self.map("logical_or", last.bad, anything, dtype=torch.bool), [*last.cases, case]
+        self._check(anything, function, *cases)
+        self._checked_together = Checked(self.externs[-1], anything, cases)
+
+    def _externs_behind(self, last: Checked) -> list[Extern]:
+        return self.externs[self.externs.index(last.extern) + 1 :]
+
+    def _any(self, bad: Node) -> Node:
+        return self.reshape(self.reduce("any", bad, range(len(bad.shape))), ())
+
+    def _check(self, anything: Node, function: Any, *args: Any) -> None:
         self.extern(function, (anything, *args), {}, (), "check")
+        self.externs[-1].is_check = True
+
+    def computed(self, function: Any, args: tuple[Any, ...], shape: Shape, dtype: torch.dtype) -> Buffer:
+        """New memory that ``function``, one of ours, fills: a contiguous tensor of this shape."""
+        name, origin = self.labels.get("name", "computed"), self.labels.get("origin", "")
+        call = Extern(
+            (), torch.float32, function, self.in_memory(args), {}, only_computes=True, name=name, origin=origin
+        )
+        self.externs.append(call)
+        memory = Memory(self.unique(name), dtype, shape, contiguous(shape), call)
+        call.results.append(memory)
+        return _whole(memory, call)
 
     def empty(self, fake: torch.Tensor) -> Buffer:
         """Memory that nothing reads."""
@@ -399,6 +442,11 @@ class Builder:
 
     def unique(self, name: str) -> str:
         return self.names.fresh(name)
+
+
+def _may_show(extern: Extern) -> bool:
+    """Whether the caller may see that a call comes before a check, and not after it."""
+    return extern.may_fail or not extern.is_pure
 
 
 def as_stored(node: Node) -> Node:

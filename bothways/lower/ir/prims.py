@@ -150,8 +150,8 @@ class Join(Node):
 
 
 @dataclass(eq=False)
-class Multiplied(Node):
-    """What produces a memory that a kernel fills with a product of matrices."""
+class Filled(Node):
+    """What produces a memory that a kernel of its own fills: with a product of matrices, or sums at computed places."""
 
 
 @dataclass(eq=False)
@@ -175,6 +175,8 @@ class Extern(Node):
     kwargs: dict[str, Any]
     results: list[Memory | None] = field(default_factory=list)
     is_tuple: bool = False
+    is_check: bool = False  # does nothing, or raises
+    only_computes: bool = False  # something new, and without fail: a function of ours
 
     def sources(self) -> tuple[Node, ...]:
         return tuple(nodes_in((self.args, self.kwargs)))
@@ -188,17 +190,21 @@ class Extern(Node):
     @property
     def is_fresh(self) -> bool:
         """Whether nothing else sees the memory of the results."""
-        return ops.of(self.target).gives is ops.Gives.FRESH
+        return self.only_computes or ops.of(self.target).gives is ops.Gives.FRESH
 
     @property
     def may_fail(self) -> bool:
         """Whether the call can raise on the data it meets: a singular matrix, an index out of range."""
+        if self.only_computes:
+            return False
         return not any(self.results) or ops.of(self.target).call_fails
 
     @property
     def is_pure(self) -> bool:
         """Whether the call only computes its results: it draws no random numbers, checks nothing, writes nowhere."""
         operation = ops.of(self.target)
+        if self.only_computes:
+            return True
         return operation.target is not None and any(self.results) and not operation.writes and not operation.draws
 
 

@@ -12,7 +12,7 @@ from bothways.lower.ir.prims import Extern, Memory
 from bothways.lower.ir.sizes import size_at
 from bothways.lower.schedule.memory import Run, area_of, memories_of, size_of
 from bothways.lower.schedule.overwriting import overwritten
-from bothways.lower.schedule.tree import Kernel, Product
+from bothways.lower.schedule.tree import Added, Kernel, Product
 
 LITTLE = 1 << 18  # bytes that a program may hold without question: a part of a core's own cache
 TIMES = 1, 16  # how many times as large sizes may be that are not known
@@ -21,7 +21,7 @@ TIMES = 1, 16  # how many times as large sizes may be that are not known
 def joined(runs: Sequence[Run], kept: Iterable[Memory], freed: Iterable[Memory]) -> list[Run]:
     """The runs, with those together that are better one; ``kept`` are inputs, constants and what is returned,
     ``freed`` those inputs that go away when they were read last."""
-    if not any(isinstance(run, list) and is_product(run[0]) for run in runs):
+    if not any(isinstance(run, list) and is_alone(run[0]) for run in runs):
         return list(runs)
     lives = _Lives(runs, set(kept), set(freed))
     result: list[Run] = []
@@ -39,8 +39,9 @@ def joined(runs: Sequence[Run], kept: Iterable[Memory], freed: Iterable[Memory])
     return result
 
 
-def is_product(kernel: Kernel) -> bool:
-    return isinstance(kernel.body[0], Product)
+def is_alone(kernel: Kernel) -> bool:
+    """Whether it is in the place of a call of ATen: a routine of its own, where joining it would take more memory."""
+    return isinstance(kernel.body[0], (Product, Added))
 
 
 class _Lives:
@@ -117,7 +118,7 @@ class _Lives:
             sizes = self._bytes[times]
             before = sum(sizes[memory] for memory, first in self._first.items() if first <= begin <= self._last[memory])
             outside = before + sum(map(sizes.__getitem__, later)) - sum(map(sizes.__getitem__, inner))
-            if outside + size_at(area.size, times) > max(*self._live[times], LITTLE):
+            if outside + size_at(area.size, times) > max(*self._live[times], LITTLE * times):
                 return False
         return True
 

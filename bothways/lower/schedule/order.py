@@ -27,6 +27,8 @@ def in_order(fusion: Fusion, stored: Mapping[Node, Buffer], kept: Iterable[Memor
     ordered: list[Unit] = []
     while waiting:
         unit = next(unit for unit in waiting if not unit.reach & ~done)
+        if isinstance(unit, Call) and unit.extern.is_check:
+            unit = next((later for later in waiting if not later.reach & ~done and _may_overtake(later, stored)), unit)
         unit = _freeing(unit, waiting, done, readers)
         waiting.remove(unit)
         ordered.append(unit)
@@ -49,6 +51,16 @@ def _counters(units: Iterable[Unit]) -> list[Unit]:
         for group in groups
         if all(size == 1 for size in group.domain.sizes.values()) and written.isdisjoint(group.memories)
     ]
+
+
+def _may_overtake(unit: Unit, stored: Mapping[Node, Buffer]) -> bool:
+    """Whether a check may wait for it, so that kernels around the check are one routine: it only computes, into
+    memory of the program's own, and raises nothing."""
+    if isinstance(unit, Call):
+        return unit.extern.is_pure and not unit.extern.may_fail and not unit.extern.is_view
+    assert isinstance(unit, Group)
+    written = (stored[member].memory for member in unit.members if member in stored)
+    return all(memory.producer is not None for memory in written)
 
 
 def _freeing(first: Unit, waiting: list[Unit], done: int, readers: Mapping[Memory, set[Unit]]) -> Unit:

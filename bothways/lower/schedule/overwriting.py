@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from bothways.lower.ir.prims import Join, Memory
-from bothways.lower.schedule.tree import Kernel, Load, Product, Store
+from bothways.lower.schedule.tree import Added, Kernel, Load, Product, Store
 
 
 def overwritten(kernels: Sequence[Kernel], dead: Iterable[Memory], new: Iterable[Memory]) -> dict[Memory, Memory]:
@@ -83,7 +83,7 @@ def _accesses(part: Any, steps: list[Load | Store]) -> list[Load | Store]:
     elif isinstance(part, Store):
         _accesses(part.value, steps)
         steps.append(part)
-    elif isinstance(part, Product):
+    elif isinstance(part, (Product, Added)):
         steps += part.accesses()
     else:
         kind: Any = type(part)

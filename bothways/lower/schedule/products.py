@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bothways.lower.ir.prims import Buffer, Extern, Memory, Multiplied, contiguous
+from bothways.lower.ir.prims import Buffer, Extern, Filled, Memory, contiguous
 from bothways.lower.ir.sizes import size_hint
 from bothways.lower.schedule.steps import Step
 from bothways.lower.schedule.tree import Kernel, Matrix, Product
@@ -46,7 +46,7 @@ def _kernel_of(extern: Extern) -> Kernel | None:
     if added and bias is None:
         return None
     product = Product(_matrix(left), _matrix(right), bias, Matrix(memory, 0, memory.shape, memory.strides))
-    memory.producer = Multiplied(memory.shape, memory.dtype, name=extern.name, origin=extern.origin)
+    memory.producer = Filled(memory.shape, memory.dtype, name=extern.name, origin=extern.origin)
     read = dict.fromkeys(one.memory for one in extern.args)
     names = {"row": 1, "column": 1}
     return Kernel((*read, memory), frozenset([memory]), (product,), extern.name, (extern.origin,), names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bothways.lower.ir.prims import Extern, Memory
-from bothways.lower.schedule.joining import is_product, joined
+from bothways.lower.schedule.joining import is_alone, joined
 from bothways.lower.schedule.memory import Area, Plan, Run, memories_of, plan
 from bothways.lower.schedule.steps import Lowered
 from bothways.lower.schedule.tree import Kernel
@@ -57,12 +57,12 @@ def _routine(number: int, kernels: list[Kernel], area: Area) -> Routine:
 
 
 def _runs(lowered: Lowered) -> list[Run]:
-    """The steps, with kernels that follow each other together; products by themselves."""
+    """The steps, with kernels that follow each other together; what is in the place of a call by itself."""
     runs: list[Run] = []
     for step in lowered.steps:
         if isinstance(step, Extern):
             runs.append(step)
-        elif runs and isinstance(runs[-1], list) and not is_product(step) and not is_product(runs[-1][0]):
+        elif runs and isinstance(runs[-1], list) and not is_alone(step) and not is_alone(runs[-1][0]):
             runs[-1].append(step)
         else:
             runs.append([step])

@@ -8,7 +8,7 @@ reduced loops it goes over all elements, along lanes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -321,7 +321,8 @@ class Columns:
 
 @dataclass(frozen=True)
 class Matrix:
-    """All elements of a matrix, or of a row that is repeated, in memory."""
+    """All elements of a matrix, or of a row that is repeated, in memory; of as many dimensions as you like where they
+    are not multiplied."""
 
     memory: Memory
     offset: Any
@@ -358,7 +359,35 @@ class Product:
         yield f"{self.into} = {added}{self.left} @ {self.right}"
 
 
-Statement = Scratch | RowValue | Sweep | Total | Lanes | Rows | Columns | Product | Inner
+@dataclass(frozen=True)
+class Added:
+    """Elements that are added along one dimension where an index of their shape says, in order, to others or to a
+    number that are there first: a kernel of its own."""
+
+    into: Matrix
+    first: Matrix | Literal
+    dim: int
+    index: Matrix
+    source: Matrix
+
+    def accesses(self) -> list[Load | Store]:
+        """What it reads and writes, in order: first it has all that is there first, each element at its place."""
+        steps: list[Load | Store] = [Load(one.element, one.memory.dtype) for one in (self.index, self.source)]
+        whole = Element(self.into.memory, 0, ())
+        if isinstance(self.first, Matrix):
+            is_alike = (self.first.offset, self.first.strides) == (0, self.into.strides)
+            steps.append(Load(replace(whole, memory=self.first.memory) if is_alike else self.first.element, self.dtype))
+        return [*steps, Store(whole, self.dtype, Literal(0, self.dtype, False), False)]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.into.memory.dtype
+
+    def lines(self) -> Iterator[str]:
+        yield f"{self.into} = {self.first} + {self.source} along {self.dim} at {self.index}"
+
+
+Statement = Scratch | RowValue | Sweep | Total | Lanes | Rows | Columns | Product | Added | Inner
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,6 +57,7 @@ class C:
     """Spells kernels in C."""
 
     name, suffix, device = "C", ".c", "cpu"
+    adds_at_places = True
     frame = 1 << 14  # a thread of the user's may have a stack of 128 KB
 
     def tools(self, cache: Cache) -> str:

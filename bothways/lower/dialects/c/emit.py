@@ -211,9 +211,9 @@ class KernelWriter:
         if element.taken is not None:
             index, size = self.text(element.taken.index), element.taken.size
             terms.append(f"({index} < 0 ? {index} + {size} : {index}) * {element.taken.stride}")
-        return f"{self._pointer(element.memory)}[{' + '.join(terms) or '0'}]"
+        return f"{self.pointer(element.memory)}[{' + '.join(terms) or '0'}]"
 
-    def _pointer(self, memory: Memory) -> str:
+    def pointer(self, memory: Memory) -> str:
         if memory not in self.pointers:
             self.pointers[memory] = self.fresh(f"{plain(memory.name)}_p")
         return self.pointers[memory]

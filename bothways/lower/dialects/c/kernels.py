@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bothways.building.build import CSource, Function
+from bothways.lower.dialects.c.adding import write_added
 from bothways.lower.dialects.c.emit import Block, KernelWriter
 from bothways.lower.dialects.c.emit_columns import write_columns
 from bothways.lower.dialects.c.emit_rows import write_rows
@@ -15,7 +16,7 @@ from bothways.lower.dialects.c_family.operators import IN_MEMORY
 from bothways.lower.ir.sizes import SizeNames, has_fraction
 from bothways.lower.schedule.memory import ALIGNMENT
 from bothways.lower.schedule.routines import Routine
-from bothways.lower.schedule.tree import Columns, Kernel, Product, Rows, Sweep
+from bothways.lower.schedule.tree import Added, Columns, Kernel, Product, Rows, Sweep
 from bothways.source_text import in_comment
 
 
@@ -51,6 +52,8 @@ def _write(writer: KernelWriter, body: Block, kernel: Kernel) -> None:
     if isinstance(first, Product):
         writer.pointers |= named(first)
         body.lines += written(first, writer.pointers)
+    elif isinstance(first, Added):
+        write_added(writer, body, first)
     elif isinstance(first, Columns):
         write_columns(writer, body, first)
     elif any(isinstance(part, Sweep) for part in (first.body if isinstance(first, Rows) else kernel.body)):

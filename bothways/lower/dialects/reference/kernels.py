@@ -18,6 +18,7 @@ from bothways.lower.schedule.routines import Routine
 from bothways.lower.schedule.tree import (
     Accumulate,
     Accumulator,
+    Added,
     Apply,
     Columns,
     Computed,
@@ -110,8 +111,8 @@ class KernelInPython:
             case Total():
                 self._add(f"{part.value} = {computed(part.value.dtype)}({self._name(part.accumulator)})")
                 self.statements(() if part.store is None else (part.store,))
-            case Product():  # the schedule makes none for a dialect without ``multiplies``
-                raise TypeError(f"this dialect leaves products to ATen: {part}")
+            case Product() | Added():  # the schedule makes none for a dialect that does not ask for them
+                raise TypeError(f"this dialect leaves products and sums at places to ATen: {part}")
             case _:
                 assert_never(part)
 

@@ -15,6 +15,7 @@ import bothways.lower.ir.lowerings.products
 import bothways.lower.ir.lowerings.random
 import bothways.lower.ir.lowerings.reductions
 import bothways.lower.ir.lowerings.resizing
+import bothways.lower.ir.lowerings.scattering
 import bothways.lower.ir.lowerings.softmax
 import bothways.lower.ir.lowerings.views  # noqa: F401  (each adds its rows)
 from bothways.ops import LOWERINGS

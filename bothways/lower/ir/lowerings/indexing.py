@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -10,31 +10,70 @@ import torch
 from bothways.lower.ir.builder import Builder, NotLowered
 from bothways.lower.ir.lowerings.registry import aten, lowers, overloads
 from bothways.lower.ir.lowerings.term import compared, either
-from bothways.lower.ir.prims import Node
-from bothways.lower.ir.shapes import normal_dim
+from bothways.lower.ir.prims import Buffer, Node, Shape
+from bothways.lower.ir.shapes import broadcast, normal_dim
+
+INDICES = (torch.int64, torch.int32)
 
 
-def raise_as_aten(bad: torch.Tensor, target: Callable[..., Any], *args: Any) -> None:
-    """Let ATen say what is wrong, if something is."""
+def raise_as_aten(bad: torch.Tensor, *cases: tuple[Callable[..., Any], Sequence[int], Sequence[Any]]) -> None:
+    """Let ATen say what is wrong with indices into tensors of some sizes, if something is: the first does that has one
+    out of range."""
     if bad:
-        target(*args)
+        for target, sizes, args in cases:
+            target(torch.zeros(()).expand(sizes), *args)
         raise IndexError("index out of range")
 
 
-def in_range(b: Builder, index: Node, size: int, *, from_end: bool, target: Any, args: tuple[Any, ...]) -> Node:
-    """The index where it is in range, 0 elsewhere; what is not is reported by calling the operation itself."""
-    index = b.cast(index, torch.int64)
+def in_range(
+    b: Builder, index: Node, shape: Shape, dim: int, *, from_end: bool, target: Any, args: tuple[Any, ...]
+) -> Node:
+    """An index into one dimension of this shape where it is in range, 0 elsewhere. What is not is reported by calling
+    the operation itself, on any tensor and with these arguments; once, however often the same places are used."""
+    size, whole = shape[dim], index.shape
     if b.on_gpu:
-        if from_end:
-            from_start = b.map("add", index, size, dtype=torch.int64)
-            index = b.where(compared(b, "lt", index, 0), from_start, index, torch.int64)
-        return b.within(index, size)
+        index = b.cast(index, torch.int64)
+        return b.within(_from_start(b, index, size) if from_end else index, size)
+    index = _not_repeated(b, index)
+    known = b.known_places.get(_key(index, size, False))
+    if known is None:
+        known = b.known_places.get(_key(index, size, from_end))
+    if known is None:
+        known = _looked_at(b, index, size, from_end, [target, list(shape), list(args)])
+        b.known_places[_key(index, size, from_end)] = known
+    return b.expand(b.reshape(known, index.shape), whole)
+
+
+def _looked_at(b: Builder, index: Node, size: int, from_end: bool, case: list[Any]) -> Node:
+    index = b.cast(index, torch.int64)
     bad = either(b, compared(b, "lt", index, -size if from_end else 0), compared(b, "ge", index, size))
-    b.check(bad, raise_as_aten, target, *args)
+    b.check_together(bad, raise_as_aten, case)
     index = b.where(bad, 0, index, torch.int64)
-    if not from_end:
-        return index
+    return _from_start(b, index, size) if from_end else index
+
+
+def _from_start(b: Builder, index: Node, size: int) -> Node:
+    """An index that counts from the end where it is negative as one from the start."""
     return b.where(compared(b, "lt", index, 0), b.map("add", index, size, dtype=torch.int64), index, torch.int64)
+
+
+def _key(index: Node, size: int, from_end: bool) -> Hashable:
+    """What tells the same places; a window on the same memory is the same, though another lowering has made it, and
+    has dimensions of size one."""
+    where: Hashable = index
+    if isinstance(index, Buffer):
+        pairs = zip(index.shape, index.strides, strict=True)
+        where = (index.memory, index.offset, *((size, stride) for size, stride in pairs if size != 1))
+    return where, size, from_end
+
+
+def _not_repeated(b: Builder, index: Node) -> Node:
+    """An index without the repetitions of an expanded one: it has size one there."""
+    if not isinstance(index, Buffer):
+        return index
+    repeats = [type(stride) is int and stride == 0 for stride in index.strides]
+    shape = tuple(1 if repeated else size for size, repeated in zip(index.shape, repeats, strict=True))
+    return index if shape == index.shape else b.window(index, shape, index.strides)
 
 
 def taken(b: Builder, x: Node, dim: int, index: Node) -> Node:
@@ -51,17 +90,17 @@ def taken(b: Builder, x: Node, dim: int, index: Node) -> Node:
 
 @lowers(aten.embedding.default)
 def _embedding(b: Builder, out: torch.Tensor, weight: Node, index: Node, *settings: Any, **more: Any) -> Node:
-    safe = in_range(b, index, weight.shape[0], from_end=False, target=aten.embedding.default, args=(weight, index))
+    safe = in_range(b, index, weight.shape, 0, from_end=False, target=aten.embedding.default, args=(index,))
     return b.reshape(taken(b, weight, 0, safe), tuple(out.shape))
 
 
 @lowers(aten.index_select.default)
 def _index_select(b: Builder, out: torch.Tensor, x: Node, dim: int, index: Node) -> Node:
-    if not x.shape or len(index.shape) > 1 or index.dtype not in (torch.int64, torch.int32):
+    if not x.shape or len(index.shape) > 1 or index.dtype not in INDICES:
         raise NotLowered  # shapes alone do not refuse an index of floats
     dim = normal_dim(dim, len(x.shape))
     target = aten.index_select.default
-    safe = in_range(b, index, x.shape[dim], from_end=False, target=target, args=(x, dim, index))
+    safe = in_range(b, index, x.shape, dim, from_end=False, target=target, args=(dim, index))
     return b.reshape(taken(b, x, dim, safe), tuple(out.shape))
 
 
@@ -70,27 +109,55 @@ def _gather(b: Builder, out: torch.Tensor, x: Node, dim: int, index: Node, *, sp
     if not x.shape or len(index.shape) != len(x.shape):
         raise NotLowered
     dim = normal_dim(dim, len(x.shape))
-    safe = in_range(b, index, x.shape[dim], from_end=False, target=aten.gather.default, args=(x, dim, index))
+    safe = in_range(b, index, x.shape, dim, from_end=False, target=aten.gather.default, args=(dim, index))
     return b.map("copy", b.take(x, dim, safe), dtype=out.dtype)
 
 
 @lowers(aten.index.Tensor, *overloads("_unsafe_index"))
 def _index(b: Builder, out: torch.Tensor, x: Node, indices: Sequence[Node | None]) -> Node:
+    by_dim = numbered(indices)
+    [(dim, index), *more] = by_dim
+    if not more:
+        return b.reshape(taken(b, x, dim, place(b, x.shape, indices, dim, index)), tuple(out.shape))
+    # A window whose one dimension goes over all that the indices reach: they add up to one index.
+    source, dims = b.stored(x), [dim for dim, _ in by_dim]
+    first = dims[0] if is_together(dims) else 0
+    sizes = [(x.shape[dim], source.strides[dim]) for dim in range(len(x.shape)) if dim not in dims]
+    reach = 1 + sum((x.shape[dim] - 1) * source.strides[dim] for dim in dims)
+    sizes.insert(first, (reach, 1))
+    window = b.window(source, tuple(size for size, _ in sizes), tuple(stride for _, stride in sizes))
+    steps = {dim: source.strides[dim] for dim in dims}
+    return b.reshape(taken(b, window, first, flat(b, x.shape, indices, steps)), tuple(out.shape))
+
+
+def numbered(indices: Sequence[Node | None]) -> list[tuple[int, Node]]:
+    """The indices with their dimensions, where all of them are numbers."""
     by_dim = [(dim, index) for dim, index in enumerate(indices) if index is not None]
-    if len(by_dim) != 1 or by_dim[0][1].dtype not in (torch.int64, torch.int32):
+    if not by_dim or any(index.dtype not in INDICES for _, index in by_dim):
         raise NotLowered
-    [(dim, index)] = by_dim
-    safe = in_range(b, index, x.shape[dim], from_end=True, target=aten.index.Tensor, args=(x, list(indices)))
-    return b.reshape(taken(b, x, dim, safe), tuple(out.shape))
+    return by_dim
 
 
-@lowers(aten.index_put.default)
-def _index_put(
-    b: Builder, out: torch.Tensor, x: Node, places: Sequence[Node | None], value: Node, accumulate: bool = False
-) -> Node:
-    """``x[mask] = number``; other places are ATen's business."""
-    mask = places[0] if len(places) == 1 else None
-    if mask is None or mask.dtype != torch.bool or accumulate or value.shape not in ((), (1,)):
-        raise NotLowered
-    mask = b.reshape(mask, (*mask.shape, *[1] * (len(x.shape) - len(mask.shape))))
-    return b.where(mask, b.reshape(value, ()), x, out.dtype)
+def is_together(dims: Sequence[int]) -> bool:
+    """Whether no other dimension is between these: the result then has those of the index in their place."""
+    return list(dims) == list(range(dims[0], dims[0] + len(dims)))
+
+
+def place(b: Builder, shape: Shape, indices: Sequence[Node | None], dim: int, index: Node) -> Node:
+    """One of the indices, which count from the end where they are negative."""
+    return in_range(b, index, shape, dim, from_end=True, target=aten.index.Tensor, args=(list(indices),))
+
+
+def flat(b: Builder, shape: Shape, indices: Sequence[Node | None], steps: dict[int, int]) -> Node:
+    """Several indices as one, where one element further in a dimension is so many ``steps``."""
+    by_dim = numbered(indices)
+    places = broadcast([index.shape for _, index in by_dim])
+    total: Node | None = None
+    for dim, index in by_dim:
+        step = place(b, shape, indices, dim, index)
+        if type(steps[dim]) is not int or steps[dim] != 1:
+            step = b.map("mul", step, steps[dim], dtype=torch.int64)
+        step = b.expand(step, places)
+        total = step if total is None else b.map("add", total, step, dtype=torch.int64)
+    assert total is not None
+    return total
