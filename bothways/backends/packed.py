@@ -97,8 +97,8 @@ def _are_batches(batches: torch.Tensor, rows: int, batch: int) -> bool:
 
 
 class _PackedOperations:
-    """What PyTorch's modules of recurrent layers call ``_VF``, as they see it here; not where somebody has put another
-    operation there, as tests do."""
+    """What PyTorch's modules of recurrent layers call ``_VF``, as they see it here; but for operations that are not
+    PyTorch's own, as those that tests put there."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self._names = names
