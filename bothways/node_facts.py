@@ -54,6 +54,7 @@ class NodeFacts(NamedTuple):  # of which many are made
     ``watched``: what people outside look at.
     ``writes_by_index``: it writes to an input by an index, which ATen does best.
     ``is_last_write``: what it writes to is read afterwards, but not changed any more.
+    ``may_not_be_kept``: autograd may not keep what it reads, a tensor of inference mode.
     ``without_grad``: gradients were disabled when it was traced.
     ``is_in_place``: it changed an input, or may have, whatever its name is.
     ``variable``: what the user called the tensor first.
@@ -67,6 +68,7 @@ class NodeFacts(NamedTuple):  # of which many are made
     watched: Watched | None = None
     writes_by_index: bool = False
     is_last_write: bool = False
+    may_not_be_kept: bool = False
     without_grad: bool = False
     is_in_place: bool = False
     variable: str | None = None

@@ -195,6 +195,8 @@ WRITTEN_OUT = {
         _own(aten.glu_backward.default, lambda grad, x: [aten.glu_backward(grad[:, :2].contiguous(), x, 1)], 2),
         _own(aten.masked_fill.Tensor, lambda x: [aten.masked_fill(x, x > 0, x[0, 0])]),
         _own(aten.index_put.default, lambda x: [aten.index_put(x, [x > 0], x[0, 0])]),
+        _own(aten.index_add.default, lambda x: [aten.index_add(x, 0, torch.arange(len(x)) // 2, x)]),
+        _own(aten.scatter_add.default, lambda x: [aten.scatter_add(x, 0, torch.zeros(x.shape, dtype=torch.int64), x)]),
         _own(aten.norm.ScalarOpt_dtype, lambda x: [aten.norm(x, 2, dtype=x.dtype)]),
         _own(aten.norm.ScalarOpt_dim_dtype, lambda x: [aten.norm(x, 2, [1], False, dtype=x.dtype)]),
     )

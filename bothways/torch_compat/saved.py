@@ -63,6 +63,11 @@ def unchecked_saved_tensors(
     return [(value, functools.partial(_is_at, value, at)) for (_, value), at in zip(saved, versions, strict=True)]
 
 
+def check_not_freed(node: Any) -> None:
+    """Raise, as autograd does, where a backward has freed what a node of Python saved. No hook unpacks anything."""
+    node._raw_saved_tensors  # noqa: B018
+
+
 def _unpacks(saved: Any) -> bool:
     try:
         saved.unpack()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch._C as _C
+from torch.autograd.function import AUTOGRAD_FUNCTION_COUNTER
 
 _will_run: Callable[[Any], bool] = _C._will_engine_execute_node
 
@@ -20,6 +21,7 @@ class WantedGradients:
     """
 
     def __init__(self) -> None:
+        self.number = next(AUTOGRAD_FUNCTION_COUNTER)  # neither another graph's nor a custom function's, ever
         self._leaves: frozenset[int] = frozenset()  # the places where there was an error
         self._with_leaves: dict[tuple[bool, ...], bool] = {}  # answers, with True in those places: was that always so
 

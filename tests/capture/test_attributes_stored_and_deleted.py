@@ -7,6 +7,8 @@ import pytest
 import torch
 from agreeing import BACKENDS, agree
 
+import bothways
+
 
 class Thing:
     pass
@@ -103,3 +105,27 @@ def test_the_same_again_is_one_program():
         reset=lambda: [setattr(t, "a", 1) for t in with_one],
         programs=1,
     )
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_what_a_function_has_deleted_of_a_tensor_is_gone_without_a_break(backend):
+    def function(x):
+        before = getattr(x, "tag", None)
+        try:
+            del x.tag
+        except AttributeError as error:
+            return x * 2, before, str(error)
+        return x * 3, before, hasattr(x, "tag"), getattr(x, "tag", 7)
+
+    def tagged(has_tag):
+        x = torch.ones(3)
+        if has_tag:
+            x.tag = 5
+        return x
+
+    compiled = bothways.compile(function, backend=backend, fullgraph=True)
+    for has_tag in (True, True, False, False, True):
+        x, y = tagged(has_tag), tagged(has_tag)
+        (expected, *facts), (result, *found) = function(x), compiled(y)
+        assert torch.equal(result, expected) and found == facts and vars(x) == vars(y) == {}
+    assert len(bothways.history(compiled)) == 2

@@ -1,5 +1,6 @@
 """Numbers of NumPy: kept in attributes, computed by ``np.sqrt`` and the like, given by callers, returned."""
 
+import math
 import warnings
 
 import numpy as np
@@ -206,6 +207,45 @@ def test_numbers_that_change_with_a_step_are_one_program(program, backend):
 def test_numbers_that_callers_change_are_one_program(kind):
     compiled = bothways.compile(mixed, backend="eager", fullgraph=True)
     agrees(mixed, compiled, [(X, kind(1.7 * number), 3) for number in range(2, 14)])
+    assert len(bothways.history(compiled)) == 2
+
+
+def of_several(x, w, v, others):
+    share, rest = w / v, (w - others["rest"]) / (v + 1)
+    longest = math.hypot(share + others["rest"], rest)
+    return x * share + rest, share, rest, np.sqrt(w * w + v * v), longest, share * share - rest, max(w, v)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int64])
+def test_numbers_made_of_several_that_callers_change_are_one_program(kind, backend):
+    compiled = bothways.compile(of_several, backend=backend, fullgraph=True)
+    numbers = [(kind(1.7 * one), kind(1.9 * one + 4), {"rest": kind(30 - one)}) for one in range(2, 14)]
+    agrees(of_several, compiled, [(X, *each) for each in numbers])
+    assert len(bothways.history(compiled)) == 2
+    different = [(kind(2), 3.5, {"rest": kind(1)}), (np.float32(2), kind(3), {"rest": 4}), (3.5, 2, {"rest": kind(0)})]
+    agrees(of_several, compiled, [(X, *each) for each in different])
+    with pytest.raises(KeyError, match="rest"):
+        compiled(X, kind(2), kind(3), {})
+
+
+def test_numbers_that_are_doubled_again_and_again_are_constants_in_the_end():
+    def function(x, w, v):
+        for _ in range(20):
+            w, v = w + v, w - v / 2
+        return x * w + v, w
+
+    compiled = bothways.compile(function, backend="eager")
+    agrees(function, compiled, [(X, np.float64(one), np.float64(one + 0.5)) for one in range(5)])
+
+
+def test_functions_of_two_sizes_that_change_are_one_program():
+    def function(x, y):
+        return x[: math.ceil(x.shape[0] / y.shape[0])].sum() / math.sqrt(x.shape[0] * y.shape[0])
+
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    sizes = [(9, 4), (20, 3), (33, 5), (40, 7), (50, 8), (61, 9), (70, 11), (90, 20)]
+    agrees(function, compiled, [(torch.ones(rows, 2), torch.ones(parts, 2)) for rows, parts in sizes])
     assert len(bothways.history(compiled)) == 2
 
 

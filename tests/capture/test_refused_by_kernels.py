@@ -22,6 +22,7 @@ NUMBERS = {
     "a layer": torch.nn.GELU("other"),
     "softshrink": lambda x: F.softshrink(x, -0.5),
     "softshrink of nothing": lambda x: F.softshrink(x, INF),
+    "softshrink by a complex number": lambda x: F.softshrink(x, 1j),
     "huber_loss": lambda x: F.huber_loss(x, x * 2, delta=0.0),
     "huber_loss of NaN": lambda x: F.huber_loss(x, x * 2, delta=NAN),
     "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x * 2, beta=-1.0, reduction="none"),

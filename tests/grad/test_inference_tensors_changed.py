@@ -129,3 +129,47 @@ def test_one_beside_inputs_that_need_gradients_is_read(backend, is_warm):
             return [*results, w.grad]
 
     agree(scene, backend)
+
+
+def transposed_before(a, b, w):
+    a.t_()
+    try:
+        return a * 2, b * w
+    except RuntimeError as error:
+        return a * 3, str(error)
+
+
+def changed_before(a, b, w):
+    try:
+        a.add_(1).unsqueeze_(0)
+        return a * 2, F.linear(b, w)
+    except RuntimeError as error:
+        return a * 3, str(error)
+
+
+def changed_and_nothing_waits(a, b, w):
+    a.mul_(2)
+    return b[1:] * w
+
+
+def read_and_not_kept(a, b, w):
+    a.mul_(2)
+    return a + 1, b + w
+
+
+@pytest.mark.parametrize("function", [transposed_before, changed_before, changed_and_nothing_waits, read_and_not_kept])
+def test_one_that_a_backward_would_keep_is_refused_after_what_came_before(backend, function):
+    def scene(compiler):
+        compiled, seen = compiler(function), []
+        for make in (torch.inference_mode, torch.inference_mode, torch.no_grad):
+            with make():
+                b = torch.ones(4, 4)
+            a, w = torch.randn(4, 4), torch.ones(4, requires_grad=True)
+            try:
+                seen.append(compiled(a, b, w))
+            except RuntimeError as error:
+                seen.append(str(error))
+            seen += [a, a.stride(), a._version]
+        return seen
+
+    agree(scene, backend, fullgraph=False)

@@ -98,8 +98,17 @@ def changed_after_it_was_turned(x):
     return y * 2, x
 
 
+def view_of_what_is_given_one_more(x):
+    y = x + 1
+    z = y.expand(*x.shape)
+    y.unsqueeze_(0)
+    y.add_(1)
+    return y, z
+
+
 IN_PLACE = [
     transposed_in_place, squeezed_and_back, view_with_one_more, view_of_a_result_turned, changed_after_it_was_turned,
+    view_of_what_is_given_one_more,
 ]  # fmt: skip
 
 

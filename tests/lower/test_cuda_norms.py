@@ -1,7 +1,5 @@
 """Norms on GPUs, whose backwards reduce rows and columns at once. Kernels run on the CPU, and NVRTC compiles them."""
 
-import re
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -52,7 +50,7 @@ def halves_on_host(function, *given):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("function, columns", [(norm, 512), (norm, 600), (norm_of_squares, 1024), (norm, 4096)])
+@pytest.mark.parametrize("function, columns", [(norm, 512), (norm, 600), (norm_of_squares, 1024)])
 def test_rows_and_columns_of_a_norm_are_reduced_at_once(function, columns, dtype):
     """What both read is read once; the last rows of a block count, and rows that are no multiple of its threads."""
     torch.manual_seed(0)
@@ -64,17 +62,6 @@ def test_rows_and_columns_of_a_norm_are_reduced_at_once(function, columns, dtype
     for found, other in zip(results, expected, strict=True):
         found, other = found.double(), other.double()
         assert (found - other).norm() <= TOLERANCES[dtype] * other.norm()
-
-
-@pytest.mark.parametrize("function, numbers", [(norm, 2), (norm_of_squares, 1)])
-def test_numbers_of_a_row_are_read_while_the_row_before_is_computed(function, numbers):
-    given = [randn(*shape, grad=True) for shape in ((512, 512), (512,), (512,))]
-    _, [_, [backward, _]] = halves_on_host(function, *given)
-    body = spell_kernel(backward, None).body
-    _, rows = body.split("for (int row = ")
-    reads = re.findall(r"(\w+) = \w+\[i0\];", rows)
-    assert len(reads) == numbers and all("_ahead_" in name for name in reads)
-    assert body.count("[i0]") == 2 * numbers  # the first row's are read before there is any
 
 
 @needs_nvrtc

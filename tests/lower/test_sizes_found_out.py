@@ -35,3 +35,20 @@ def test_texts_of_the_greatest_length_there_are_positions_for(backend):
             result.square().sum().backward()
         for own, expected in zip(model.parameters(), plain.parameters(), strict=True):
             torch.testing.assert_close(own.grad, expected.grad, rtol=1e-4, atol=1e-4)
+
+
+REGROUPED = {
+    "halves": lambda x: (x * x).unflatten(0, (2, -1)) + 1,
+    "pairs of columns": lambda x: (x * x).unflatten(1, (-1, 2)).exp(),
+    "halves, added up": lambda x: (x * x).unflatten(0, (2, -1)).sum(0),
+    "all of a half": lambda x: (x * x).unflatten(0, (2, -1)).flatten(1) * 2,
+}
+
+
+@pytest.mark.parametrize("name", REGROUPED)
+def test_a_dimension_whose_parts_are_worked_out_is_regrouped(name):
+    """That twice half of a size is the size is known where it is halved, and not where loops are put together."""
+    compiled = bothways.compile(REGROUPED[name], backend="native", fullgraph=True)
+    for rows, columns in ((6, 4), (16, 6), (8, 8), (10, 2)):
+        x = torch.randn(rows, columns)
+        torch.testing.assert_close(compiled(x), REGROUPED[name](x))

@@ -6,6 +6,7 @@ the name people read (``L['x'].weight``). It never holds the object it leads to,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar, dataclass_transform
 
@@ -52,7 +53,7 @@ class Source:
         step: Source = self
         while step.base is not None:
             step = step.base
-        return step
+        return step if step is self else step.root
 
     def __str__(self) -> str:
         return self.name
@@ -225,6 +226,28 @@ class WorkedOut(SourceStep):
         while isinstance(start, WorkedOut):
             start = start.origin
         return f"<a number that {start.name} leads to>"
+
+
+@path_step
+class Together(Source):
+    """The tuple of what several paths lead to that begin at arguments of the call."""
+
+    parts: tuple[Source, ...]
+
+    @property
+    def name(self) -> str:
+        return " and ".join(part.name for part in self.parts)
+
+    @property
+    def root(self) -> Source:
+        return self.parts[0].root
+
+
+def spelled_with(source: Source, read: Callable[[Source], str]) -> str:
+    """The expression that reads a step, where ``read`` gives those of the steps before."""
+    if isinstance(source, Together):
+        return f"({', '.join(map(read, source.parts))})"
+    return source.code(read(source.base) if source.base is not None else "")
 
 
 @path_step

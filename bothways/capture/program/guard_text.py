@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING
 from bothways import torch_compat
 from bothways.calls.call_library import call_library
 from bothways.capture.guards.guards import STAMPED, Guard, WeakIdentity
-from bothways.capture.guards.sources import Attr, Cell, Injected, InjectedItem, Item, Local, Source
+from bothways.capture.guards.sources import (
+    Attr,
+    Cell,
+    Injected,
+    InjectedItem,
+    Item,
+    Local,
+    Source,
+    Together,
+    spelled_with,
+)
 from bothways.capture.program.guard_table import TableWriter
 from bothways.capture.values.code.attributes import MISSING
 from bothways.capture.writing.emit import FreeNames
@@ -72,8 +82,7 @@ class GuardWriter:
     def _read(self, source: Source) -> str:
         if source in self.names.bound:
             return self.names.bound[source]
-        base = source.base
-        expression = source.code(self._read(base) if base is not None else "")
+        expression = spelled_with(source, self._read)
         if source not in self._shared:
             return expression
         name = self.names.fresh(self.names.hint(source))
@@ -100,8 +109,9 @@ def _label(constant: object) -> str:
 
 def _count(source: Source, uses: Counter[Source]) -> None:
     uses[source] += 1
-    if source.base is not None and uses[source] == 1:
-        _count(source.base, uses)
+    if uses[source] == 1:
+        for before in source.parts if isinstance(source, Together) else filter(None, [source.base]):
+            _count(before, uses)
 
 
 def _has_literal(constant: object) -> bool:

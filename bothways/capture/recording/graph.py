@@ -28,7 +28,7 @@ from bothways.capture.recording.refused_views import WrittenInputs
 from bothways.capture.recording.refused_writes import check_writes
 from bothways.capture.recording.repeating import check_repeatable, until_last_check
 from bothways.capture.shapes import fakes
-from bothways.capture.shapes.changes import acts_outside, changes_inputs, changes_something, written_roots
+from bothways.capture.shapes.changes import acts_outside, changes_inputs, changes_something, root_of, written_roots
 from bothways.capture.shapes.fake_failures import meaning_of, needs_data
 from bothways.capture.shapes.fakes import AsCaptured, Fake, FakeFailure
 from bothways.capture.shapes.refused_arguments import check_arguments
@@ -194,12 +194,21 @@ class GraphBuilder:
         self._note_origin(node)
         if as_captured:
             note_of_node(node, as_captured=True)
+        if self.for_inference and self._may_not_be_kept([value for value, _ in tensors.values()]):
+            note_of_node(node, may_not_be_kept=True)
         value = self._result(node, result, tensors)
         running, changed = self.tracer.running, self.tracer.effects.changed
         if not self.tracer.options.fullgraph and fails_unseen(node, self.graph.nodes, self.inputs, running, changed):
             reason = f"{_name_of(target)} may fail, and what was changed before it could not be put back"
             self.tracer.stop("mutation_unknown", reason)
         return value
+
+    def _may_not_be_kept(self, read: list[TensorValue]) -> bool:
+        """Whether autograd may have to keep a tensor of inference mode, which it refuses."""
+        if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+            return False
+        has_history = any(value.fake.requires_grad for value in read)
+        return has_history and not self.for_inference.isdisjoint(root_of(value.node) for value in read)
 
     def _warning(self, kind: str, target: Any, category: type[Warning]) -> tuple[str, Any]:
         """An operation that warns, as a node that runs at the user's line."""

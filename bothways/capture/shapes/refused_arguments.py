@@ -26,7 +26,7 @@ def _unless(place: int | Sequence[int], name: str, is_taken: Callable[[Any], boo
 
     def refusal(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
         value = next((args[at] for at in reversed(places) if at < len(args)), kwargs.get(name))
-        if value is None or isinstance(value, Fake) or is_taken(value):
+        if value is None or isinstance(value, Fake) or (not isinstance(value, complex) and is_taken(value)):
             return None
         return ValueError(f"{name} is {value!r}")
 

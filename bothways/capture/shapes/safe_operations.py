@@ -27,8 +27,8 @@ def may_fail(node: torch.fx.Node) -> bool:
     """Whether the operation can raise on the data it meets."""
     if node.op in ("placeholder", "output"):
         return False
-    if facts_of_call(node.target).warns:
-        return True  # where warnings are errors
+    if facts_of_call(node.target).warns or facts_of_node(node).may_not_be_kept:
+        return True  # where warnings are errors, or autograd would keep what it cannot
     if "out" in node.kwargs and facts_of_node(node).as_captured:
         return True  # it may be of another dtype
     if node.target is operator.getitem:
@@ -125,6 +125,8 @@ def _holds_numbers(node: torch.fx.Node) -> bool:
     result = node.meta.get("example_value")
     results = [result] if isinstance(result, torch.Tensor) else []
     tensors = [*_tensors(node), *results]
+    if any(type(value) is complex for value in arguments) and not all(tensor.dtype.is_complex for tensor in results):
+        return False
     if not all(holds(tensor.dtype, number) for number in numbers for tensor in tensors):
         return False
     symbols = [value.meta.get("example_value") for value in arguments if isinstance(value, torch.fx.Node)]

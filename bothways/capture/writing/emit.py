@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.fx
 
-from bothways.capture.guards.sources import Attr, Cell, Injected, Item, Local, Source
+from bothways.capture.guards.sources import Attr, Cell, Injected, Item, Local, Source, Together, spelled_with
 from bothways.capture.values.core.base import LazyValue, Value
 from bothways.capture.writing.dropping import is_iterator
 from bothways.runtime.gradients import spent
@@ -50,6 +50,8 @@ class FreeNames:
                 return key if isinstance(key, str) else f"{self.hint(source.origin)}_{key}"
             case Cell(_, _, variable):
                 return variable
+            case Together(parts):
+                return self.hint(parts[0])
             case _ if source.base is not None:
                 return self.hint(source.base)
         return source.code("")
@@ -58,8 +60,7 @@ class FreeNames:
         """The cheapest text that reads a source now, given what is bound already."""
         if source in self.bound:
             return self.bound[source]
-        base = source.base
-        return source.code(self.expression(base) if base is not None else "")
+        return spelled_with(source, self.expression)
 
 
 class Emitter:

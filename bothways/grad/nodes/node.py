@@ -189,8 +189,13 @@ class CompiledNode(torch.autograd.Function):
 
     @staticmethod
     def _compiled_autograd_key(ctx: Any) -> tuple[int, ...]:
-        """Nodes of other graphs are others to the capture of a whole backward. Graphs of one call share the rest."""
-        return id(CompiledNode), id(ctx.graph.wanted_gradients)
+        """Nodes of other graphs are others to the capture of a whole backward. Graphs of one call share the rest.
+
+        The engine tells nodes apart by the first number alone; others would be sizes, which may change. One that was
+        freed raises here, where nothing was handed over yet: PyTorch's engine then runs it, or refuses it.
+        """
+        torch_compat.check_not_freed(ctx)
+        return (ctx.graph.wanted_gradients.number,)
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:

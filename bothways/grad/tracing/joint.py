@@ -224,7 +224,11 @@ def _check_windows(outputs: Sequence[Output], inputs: Sequence[torch.Tensor], re
     """Raise where a view is not what the operations that are taken again give: one that was transposed in place."""
     for output in outputs:
         if isinstance(output, ResultView) and output.window is not None:
-            again, window = output.take(inputs, results, None), unwrapped(output.window)
+            window = unwrapped(output.window)
+            try:
+                again = output.take(inputs, results, None)
+            except RuntimeError as error:  # of a base of that shape it cannot be taken at all
+                raise NotDifferentiable("the shape of what a view was taken of is changed in place") from error
             if geometry(again) != geometry(window) and not _lie_alike(again, window):
                 raise NotDifferentiable("the shape of a view is changed in place")
 

@@ -104,12 +104,14 @@ def downward(view: View, mapping: Mapping, domain: Domain) -> Mapping:
 
 
 def can_regroup(shape: Shape, new: Shape) -> bool:
-    """Whether one kernel can go over the same elements in both shapes."""
-    domain = Domain()
-    try:
-        _regrouped(domain.identity(shape), shape, new, domain)
-    except NoMapping:
-        return False
+    """Whether one kernel can go over the same elements in both shapes, whichever its loops are made for: of sizes that
+    are equal, but not known to be, one may follow the other, and not the other the one."""
+    for first, second in ((shape, new), (new, shape)):
+        domain = Domain()
+        try:
+            _regrouped(domain.identity(first), first, second, domain)
+        except NoMapping:
+            return False
     return True
 
 

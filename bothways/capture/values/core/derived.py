@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bothways.capture.guards.sources import Attr, Item, Source, WorkedOut
+from bothways.capture.guards.sources import Attr, Item, Local, Source, Together, WorkedOut, spelled_with
 from bothways.capture.values.core import linked, numpy_numbers
 from bothways.capture.values.core.base import Value
 from bothways.capture.values.core.constants import ConstantValue
@@ -110,16 +110,29 @@ def _from_symbols(tracer: Tracer, number: NumberValue) -> Operand | None:
 
 
 def _from_one_place(operands: Sequence[Operand]) -> tuple[Source, list[str]] | None:
-    """The nearest place that all numbers among these come from, and how each is spelled with it; None where there is
-    none: two arguments of a call."""
+    """The nearest place that all numbers among these come from, or their places together, where these are several
+    arguments of a call; and how each is spelled with it. None where there is neither."""
     lines = [list(_line(operand.origin)) for operand in operands if operand.origin is not None]
     origin = next((step for step in lines[0] if all(step in line for line in lines)), None) if lines else None
     if origin is None:
-        return None
+        return _from_several(operands)
     texts = [_spelled_from(operand, origin) for operand in operands]
     if None in texts or sum(len(text or "") for text in texts) > LONGEST:
         return None
     return origin, [text for text in texts if text is not None]
+
+
+def _from_several(operands: Sequence[Operand]) -> tuple[Source, list[str]] | None:
+    places = list(dict.fromkeys(operand.origin for operand in operands if operand.origin is not None))
+    together = Together(tuple(places))
+    if not places or not all(isinstance(place.root, Local) for place in places) or len(_whole(together)) > LONGEST:
+        return None
+    at = {place: f"{{0}}[{number}]" for number, place in enumerate(places)}
+    return together, [text if place is None else text.replace("{0}", at[place]) for place, text in operands]
+
+
+def _whole(source: Source) -> str:
+    return spelled_with(source, _whole)
 
 
 def _line(source: Source) -> Iterator[Source]:

@@ -167,10 +167,9 @@ _LITERALS = (int, float, complex, str, bytes)
 def equal(tracer: Tracer, left: Value, right: Value) -> bool:
     """Equality as containers use it: the same object, or ``==`` and its truth."""
     left, right = left.realize(), right.realize()
-    kinds = left.python_type(), right.python_type()
-    if kinds[0] in TOLD_BY_VALUE and kinds[1] in TOLD_BY_VALUE:
+    if left.python_type() in TOLD_BY_VALUE and right.python_type() in TOLD_BY_VALUE:
         return truth(tracer, compare(tracer, "==", left, right))
-    if kinds[0] in _LITERALS and _are_equal_constants(left, right):
+    if left.python_type() in _LITERALS and _are_equal_constants(left, right):
         return True
     return same_object(tracer, left, right) or truth(tracer, compare(tracer, "==", left, right))
 
@@ -197,6 +196,8 @@ def same_object(tracer: Tracer, left: Value, right: Value) -> bool:
 
 def _are_one_literal(tracer: Tracer, left: Value, right: Value) -> bool | None:
     """Whether two numbers or texts are one object; None of everything else."""
+    if not all(isinstance(value, (ConstantValue, linked.NumberValue)) for value in (left, right)):
+        return None
     kind = left.python_type()
     if kind not in _LITERALS or right.python_type() is not kind:
         return None

@@ -142,7 +142,7 @@ class TensorValue(Value):
             tracer.stop("attribute_unknown", f"cannot read Tensor.{name}")
         if hasattr(self.cls, name):
             tracer.stop("attribute_unknown", f"cannot read {name!r} of a {self.cls.__name__}")
-        if self.source is not None:
+        if self.source is not None and name not in self.attrs:  # else the function itself has deleted it
             tracer.guard("{c0} not in {s0}.__dict__", self.source, name)
         tracer.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
 

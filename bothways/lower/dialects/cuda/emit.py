@@ -89,17 +89,6 @@ class Raw:
         return f"{IN_MEMORY[self.dtype]} {self.name}[{count}];"
 
 
-@dataclass(frozen=True)
-class RawNumber:
-    """One element in a register as it is in memory: a row's own number, the same for all that lies along the row."""
-
-    name: str
-    dtype: torch.dtype
-
-    def at(self, index: str) -> str:
-        return _loaded(self.dtype, self.name)
-
-
 # Dtypes that two of are a word, and how helpers are named for them.
 PAIRED = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -111,7 +100,7 @@ class ThreadWriter:
         self.kernel, self.index_type = kernel, index_type
         self.pointers: dict[Memory, str] = {}
         self._widest: dict[Memory, int] = {}  # memories that are read or written as vectors, and of how many elements
-        self.kept: dict[Element, Raw | RawNumber] = {}  # what is in registers already, for the whole row
+        self.kept: dict[Element, Raw] = {}  # what is in registers already, for the whole row
         self.lanes: set[Computed] = set()  # values that are arrays, with one element for each column
         self.scratch: dict[Scratch, str] = {}
         self._used_names = dict(kernel.names)
@@ -194,11 +183,11 @@ class ThreadWriter:
             if not isinstance(part, Let) or not isinstance(part.expression, Load) or span.loop is None:
                 continue
             element, dtype = part.expression.element, part.expression.dtype
-            if not element.moves_along(span.loop):
+            if element in self.kept:
+                raw[part.value] = self.kept[element].at(_kept_at(span))
+            elif not element.moves_along(span.loop):
                 block.add(f"const {COMPUTED[dtype]} {part.value.name} = {self.text(part.expression, span)};")
                 raw[part.value] = ""
-            elif element in self.kept:
-                raw[part.value] = self.kept[element].at(_kept_at(span))
             elif self.is_vector(element, span):
                 if element not in arrays:
                     if element.taken is not None:
@@ -293,9 +282,8 @@ class ThreadWriter:
             case Count():
                 return str(value)
             case Load():
-                kept = self.kept.get(value.element)
-                if kept is not None and (span.loop is not None or isinstance(kept, RawNumber)):
-                    return kept.at(_kept_at(span))
+                if value.element in self.kept and span.loop is not None:
+                    return self.kept[value.element].at(_kept_at(span))
                 return _loaded(value.dtype, self.element(value.element))
             case FromScratch():
                 return f"{self.scratch[value.scratch]}[{_kept_at(span)}]"
@@ -364,6 +352,7 @@ def memory_dtype(reduction: Accumulator) -> torch.dtype:
 _IN_ORDER = (
     torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
 )  # fmt: skip
+
 
 def _is_of_named(value: Expression, named: Mapping[Computed, str]) -> bool:
     """Whether something is computed of what is the same for all elements of a span, and has a name already."""

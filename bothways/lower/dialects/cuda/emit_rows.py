@@ -49,7 +49,6 @@ from bothways.lower.schedule.tree import (
 MOST_BLOCKS = 2**31 - 1
 OUTSIDE = Span(None, 1, "")
 SINGLE_NUMBERS = 40  # of what is kept in pairs, that a thread has registers for
-MANY_WARPS = (16, 32)  # of a team: exchanging what they come to is quicker than one sum after the other in each thread
 LONG_PART = 32  # numbers of a row that a thread has; of shorter parts a compiler keeps what it read by itself
 
 Names = dict[Accumulator, str]
@@ -213,7 +212,7 @@ def write_reading(
 def keep_in_pairs(w: ThreadWriter, block: Lines, geometry: RowGeometry) -> None:
     """Let what is kept in pairs stay so until the next sweep, where there are too few registers for single numbers: a
     compiler would rather keep what it has computed of them, in memory."""
-    pairs = [array for array in w.kept.values() if isinstance(array, Raw) and array.in_pairs]
+    pairs = [array for array in w.kept.values() if array.in_pairs]
     count = geometry.spans * geometry.width
     if count >= LONG_PART and len(pairs) * count > SINGLE_NUMBERS:
         keep_as_pairs(block, pairs, count)
@@ -234,7 +233,12 @@ def write_reduction(w: ThreadWriter, block: Lines, wholes: Names, geometry: RowG
     team, teams = geometry.team, geometry.teams
     lanes = min(team, WARP)
     if lanes > 1:
-        _shuffle(block, wholes, lanes)
+        block.add("UNROLL")
+        block.open(f"for (int bit = {lanes // 2}; bit; bit /= 2)")
+        for reduction, name in wholes.items():
+            other = f"shuffled_{accumulated(reduction)}({name}, bit)"
+            block.add(f"{name} = {combined(reduction, name, other)};")
+        block.close()
     if team <= WARP:
         return
     warps = team // WARP
@@ -244,27 +248,12 @@ def write_reduction(w: ThreadWriter, block: Lines, wholes: Names, geometry: RowG
         block.add(f"SHARED {accumulated(reduction)} {name}{size}[{warps}];")
         block.add(f"if (thread % {WARP} == 0) {name}{place}[thread / {WARP}] = {wholes[reduction]};")
     block.add(f"TEAM_WAITS(team + 1, {team});" if teams > 1 else "__syncthreads();")
-    if warps in MANY_WARPS:
-        for reduction, name in parts.items():
-            block.add(f"{wholes[reduction]} = {name}{place}[thread % {warps}];")
-        _shuffle(block, wholes, warps)
-        return
     for reduction, name in parts.items():
         whole = wholes[reduction]
         block.add(f"{whole} = {initial(reduction)};")
         block.add("UNROLL")
         each = combined(reduction, whole, f"{name}{place}[part]")
         block.add(f"for (int part = 0; part < {warps}; ++part) {whole} = {each};")
-
-
-def _shuffle(block: Lines, wholes: Names, lanes: int) -> None:
-    """Put together what so many threads of a warp have, side by side; each has the whole then."""
-    block.add("UNROLL")
-    block.open(f"for (int bit = {lanes // 2}; bit; bit /= 2)")
-    for reduction, name in wholes.items():
-        other = f"shuffled_{accumulated(reduction)}({name}, bit)"
-        block.add(f"{name} = {combined(reduction, name, other)};")
-    block.close()
 
 
 def write_store(w: ThreadWriter, block: Lines, store: Store | None, condition: str) -> None:

@@ -3,7 +3,7 @@ of a norm, whose gradients are of the rows for the input and of the columns for 
 
 A team of threads takes rows one after the other. Each thread has columns of its own, whose sums it carries from row to
 row; the teams of a block put theirs together in the end, in order, and a kernel that follows what the blocks come to.
-The next row is read while one is computed, and its own numbers behind the sums of this one.
+The next row is read while one is computed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bothways.lower.dialects.c_family.operators import IN_MEMORY
 from bothways.lower.dialects.cuda.arranging import (
     LARGE,
     PROCESSORS,
@@ -26,7 +25,6 @@ from bothways.lower.dialects.cuda.arranging import (
 )
 from bothways.lower.dialects.cuda.emit import (
     Lines,
-    RawNumber,
     Span,
     ThreadWriter,
     accumulated,
@@ -46,7 +44,6 @@ from bothways.lower.dialects.cuda.emit_rows import (
 )
 from bothways.lower.dialects.cuda.thirds import thirds_of
 from bothways.lower.ir.prims import Memory
-from bothways.lower.schedule.kernels import plain
 from bothways.lower.schedule.loops import Loop
 from bothways.lower.schedule.tree import (
     Accumulate,
@@ -252,9 +249,8 @@ def write_both(w: ThreadWriter, block: Lines, kernel: RowsAndColumns) -> tuple[i
     constant = {element: w.raw(element, "all", _span(geometry)) for element in always}
     write_reading(w, block, constant, geometry)
     sums = _started(w, block, across, geometry)
-    ahead = _Ahead(w, block, geometry, own, _numbers(kernel, geometry))
-    for read in (ahead.read, ahead.read_numbers):
-        read(f"blockIdx.x * {teams} + team", rows)
+    ahead = _Ahead(w, block, geometry, own)
+    ahead.read(f"blockIdx.x * {teams} + team", rows)
     block.add("int turn = 0;")  # what a row is reduced through is read while the next one is
     step = f"({kind})gridDim.x * {teams}"
     block.open(f"for ({kind} row = blockIdx.x * {teams} + team; row < {rows}; row += {step})")
@@ -263,12 +259,7 @@ def write_both(w: ThreadWriter, block: Lines, kernel: RowsAndColumns) -> tuple[i
     ahead.take()
     ahead.read(f"row + {step}", rows)
     _write_across(w, block, across, sums, geometry)
-    last = max(place for place, part in enumerate(rest) if isinstance(part, Sweep))
-    for place in (0, 1):
-        if place:
-            ahead.read_numbers(f"row + {step}", rows)
-        parts = tuple(rest[last:] if place else rest[:last])
-        write_stages(w, block, replace(kernel, body=(Rows(geometry.kept, parts),)), geometry, "")
+    write_stages(w, block, replace(kernel, body=(Rows(geometry.kept, tuple(rest)),)), geometry, "")
     block.add("turn ^= 1;")
     block.close()
     if teams > 1:
@@ -297,20 +288,6 @@ def _read(body: Sequence[Any], geometry: RowGeometry) -> tuple[list[Element], li
     return own, [element for element in elements if element not in own]
 
 
-def _numbers(kernel: Kernel, geometry: RowGeometry) -> list[Element]:
-    """Numbers of a row that are read: its mean, say. What is computed of the row would wait for memory."""
-    lane = geometry.reduced[-1]
-    elements = dict.fromkeys(
-        element for part in statements_of_row(kernel) for element, writes in elements_in(part) if not writes
-    )
-    return [
-        element
-        for element in elements
-        if element.steps and element.taken is None and not element.moves_along(lane)
-        if element.memory not in kernel.written and len(element.steps) <= len(geometry.kept)
-    ]
-
-
 def _started(w: ThreadWriter, block: Lines, across: SweepForColumns, geometry: RowGeometry) -> dict[Accumulator, str]:
     sums = {reduction: w.fresh(f"{reduction.hint}_all") for reduction in across.accumulators}
     count = geometry.spans * geometry.width
@@ -328,44 +305,20 @@ def _bytes(reduction: Accumulator) -> int:
 class _Ahead:
     """What is read of a row while the one before is computed."""
 
-    def __init__(
-        self,
-        w: ThreadWriter,
-        block: Lines,
-        geometry: RowGeometry,
-        elements: Sequence[Element],
-        numbers: Sequence[Element],
-    ) -> None:
+    def __init__(self, w: ThreadWriter, block: Lines, geometry: RowGeometry, elements: Sequence[Element]) -> None:
         self.w, self.block, self.geometry = w, block, geometry
         self.arrays = {element: w.raw(element, "ahead", _span(geometry)) for element in elements}
-        self.numbers = {element: self._number(element, "ahead") for element in numbers}
         for array in self.arrays.values():
             block.add(array.declared(geometry.spans * geometry.width))
-        for number in self.numbers.values():
-            block.add(f"{IN_MEMORY[number.dtype]} {number.name};")
-
-    def _number(self, element: Element, ending: str) -> RawNumber:
-        return RawNumber(self.w.fresh(f"{plain(element.memory.name)}_{ending}"), element.memory.dtype)
 
     def read(self, row: str, rows: int) -> None:
         """Read a row, or any where there is none."""
-        self._open(row, rows)
-        write_reading(self.w, self.block, self.arrays, self.geometry, declared=True)
-        self.block.close()
-
-    def read_numbers(self, row: str, rows: int) -> None:
-        """Read what a row has besides, which takes less time and comes later: until then there are few registers."""
-        if self.numbers:
-            self._open(row, rows)
-            for element, number in self.numbers.items():
-                self.block.add(f"{number.name} = {self.w.element(element)};")
-            self.block.close()
-
-    def _open(self, row: str, rows: int) -> None:
         kind, block = self.w.index_type, self.block
         block.open("")
         block.add(f"const {kind} wanted = {row}, ahead = wanted < {rows} ? wanted : {rows} - 1;")
         indices(block, self.geometry.kept, "ahead", kind)
+        write_reading(self.w, block, self.arrays, self.geometry, declared=True)
+        block.close()
 
     def take(self) -> None:
         """Let what was read be the row that is computed."""
@@ -378,10 +331,6 @@ class _Ahead:
             words = count // 2 if current.in_pairs else count
             block.add(f"for (int word = 0; word < {words}; ++word) {current.name}[word] = {array.name}[word];")
             w.kept[element] = current
-        for element, ahead in self.numbers.items():
-            number = self._number(element, "row")
-            block.add(f"const {IN_MEMORY[number.dtype]} {number.name} = {ahead.name};")
-            w.kept[element] = number
 
 
 def _write_across(
