@@ -97,17 +97,23 @@ def _are_batches(batches: torch.Tensor, rows: int, batch: int) -> bool:
 
 
 class _PackedOperations:
-    """``torch._VF`` as the modules of recurrent layers see it here."""
+    """What PyTorch's modules of recurrent layers call ``_VF``, as they see it here; but for operations that are not
+    PyTorch's own, as those that tests put there."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self._names = names
 
     def __getattr__(self, name: str) -> Any:
-        return functools.partial(packed, name) if name in CELLS_OF else torch_compat.recurrent(name)
+        operation = getattr(self._names["_VF"], name)
+        is_pytorchs = name in CELLS_OF and operation is torch_compat.recurrent_itself(name)
+        return functools.partial(packed, name) if is_pytorchs else operation
 
 
 class _Names(dict[str, Any]):
     """A module's names of the moment, besides the one that is another."""
 
     def __init__(self, names: dict[str, Any]) -> None:
-        super().__init__(_VF=_PackedOperations())
+        super().__init__(_VF=_PackedOperations(names))
         self._names = names
 
     def __missing__(self, name: str) -> Any:

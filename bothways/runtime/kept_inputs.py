@@ -47,7 +47,12 @@ class Kept(NamedTuple):
         """``refused``: whether autograd has raised, which it does before anything is written."""
         if self.counted is None or (self.is_half_written and not refused):
             return self.is_written
-        return torch_compat.version_of(self.tensor) != self.counted
+        return not self.is_as_counted
+
+    @property
+    def is_as_counted(self) -> bool:
+        """Whether no operation has come to the end of changing it."""
+        return self.counted is not None and torch_compat.version_of(self.tensor) == self.counted
 
     def put_back(self) -> None:
         copy = self.copy
@@ -190,7 +195,7 @@ class KeptOnItsWay:
         spoilt = written if on_its_way else [index for index in written if tensors[index].is_inference()]
         self._together = _together([tensors[index] for index in statistics]) if statistics else {}
         self._copies = {
-            index: None if id(tensors[index]) in self._together else _copy(tensors[index], relies_late)
+            index: None if id(tensors[index]) in self._together else _copy(tensors[index], relies_late, breaks_off)
             for index in (*spoilt, *statistics)
         }
         self._layouts = {index: _layout(tensors[index]) for index in spoilt}
@@ -277,8 +282,9 @@ def _share_memory(graph: CompiledGraph, tensors: Sequence[torch.Tensor], written
     return any(following[0] < place[1] for place, following in itertools.pairwise(places))
 
 
-def _copy(tensor: torch.Tensor, of_any_size: bool) -> torch.Tensor | None:
-    if (tensor.numel() > MOST_ELEMENTS and not of_any_size) or tensor.grad_fn is not None:
+def _copy(tensor: torch.Tensor, of_any_size: bool, of_history: bool = False) -> torch.Tensor | None:
+    """``of_history``: also of a tensor with a history, which an operation that breaks off leaves as it is."""
+    if (tensor.numel() > MOST_ELEMENTS and not of_any_size) or (tensor.grad_fn is not None and not of_history):
         return None
     return _each_element_once(tensor.detach() if tensor.requires_grad else tensor).clone()
 
@@ -308,7 +314,7 @@ def put_back(kept: Iterable[Kept]) -> bool:
                 shared.append(one.tensor)
                 continue
             # What an operation in place made part of autograd's graph stays one.
-            if one.copy is None or one.tensor.grad_fn is not None:
+            if one.copy is None or (one.tensor.grad_fn is not None and not one.is_as_counted):
                 return False
             changed.append(one)
     memories = {torch_compat.storage_of(one.tensor) for one in changed} if shared else set()

@@ -77,6 +77,12 @@ def recurrent(name: str) -> Callable[..., Any]:
     return function
 
 
+def recurrent_itself(name: str) -> Callable[..., Any]:
+    """The same, whatever is in its place at the moment."""
+    function: Callable[..., Any] = getattr(torch._C._VariableFunctions, name)
+    return function
+
+
 def has_symbolic_sizes(tensor: torch.Tensor) -> bool:
     answer: bool = tensor._has_symbolic_sizes_strides
     return answer

@@ -356,3 +356,38 @@ def test_inputs_that_share_memory_are_put_back_together(inputs, backend):
         return {"gives": gives, "a": a.tolist(), "b": b.tolist(), "version": a._version - counted}
 
     agree(program, observe, 40, 2, 40, backend=backend)
+
+
+def read_at(y, index):
+    return y[index]
+
+
+@backends
+@pytest.mark.parametrize("fails", [read_at, torch.nn.functional.one_hot], ids=["read", "one_hot"])
+@pytest.mark.parametrize("change", [torch.Tensor.index_add_, torch.Tensor.index_copy_])
+def test_a_handler_before_an_operation_that_may_break_off_in_a_tensor_with_a_history(change, fails, backend):
+    """What ends in the middle of writing leaves the history as it is, so that the data can be put back."""
+
+    def program(x, y, index, places, log):
+        try:
+            found = fails(x, index) if fails is read_at else fails(index, 5)
+        except (IndexError, RuntimeError) as error:
+            log.append(type(error).__name__)
+            found = None
+        change(y, 0, places, y[: len(places)] * 1.5)
+        return found, y * 2
+
+    def observe(function, call):
+        index, places = map(torch.tensor, call)
+        leaf, log = torch.arange(20.0).view(5, 4).requires_grad_(), []
+        y, error, results = leaf * 1, None, None
+        try:
+            results = function(torch.ones(5, 4), y, index, places, log)
+            results[1].square().sum().backward()
+        except (IndexError, RuntimeError) as raised:
+            error = type(raised).__name__, str(raised)
+        seen = {"results": results, "y": y, "version": y._version, "gradient": leaf.grad}
+        return {"raised": error, "log": log, **seen}
+
+    both, neither, first, last = ([0, 1], [2, 3]), ([0, 9], [2, 9]), ([0, 9], [2, 3]), ([0, 1], [2, 9])
+    agree(program, observe, both, both, first, last, neither, both, backend=backend)

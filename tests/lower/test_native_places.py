@@ -229,6 +229,40 @@ def test_places_out_of_range(program, grad, backend):
     agree(counted, observe, *calls, backend=backend, within=KERNELS)
 
 
+SAYING = {
+    "index_add": lambda x, i, dim: x.index_add(dim, i, x.index_select(dim, i * 0)),
+    "index_add with 32 bits": lambda x, i, dim: x.index_add(dim, i.int(), x.index_select(dim, i * 0)),
+    "index_select": lambda x, i, dim: x.index_select(dim, i) * 2,
+    "gather": lambda x, i, dim: x.gather(dim, x.index_select(dim, i * 0).long() * 0 + i.max()) * 2,
+    "scatter_add": lambda x, i, dim: x.scatter_add(dim, x.index_select(dim, i * 0).long() * 0 + i.max(), x),
+    "put": lambda x, i, dim: x.movedim(dim, 0).index_put((i,), x[:1, 0].sum(), accumulate=True),
+    "read": lambda x, i, dim: x.movedim(dim, 0)[i] * 2,
+}
+
+
+@pytest.mark.parametrize("say", SAYING.values(), ids=SAYING)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
+def test_what_is_said_of_places_where_the_call_cannot_start_again(say, dtype):
+    """ATen has several ways to read and to add, each with words of its own."""
+
+    def program(y, x, i, dim):
+        before = y.exp()
+        y.add_(1)  # which autograd knows by then
+        return before, y.cos(), say(x, i, dim)
+
+    def observe(function, call):
+        place, shape, dim = call
+        x = torch.ones(*shape).to(dtype)
+        return {"raised": raised(function, torch.ones(3, requires_grad=True) * 1, x, torch.tensor([0, place]), dim)}
+
+    calls = [
+        (place, shape, dim)
+        for shape, dim in (((6, 2), 0), ((2, 6), 1), ((2, 6), -1), ((6, 2, 2), 0), ((2, 6, 2), 1), ((2, 2, 6), 2))
+        for place in (0, 9, -9)
+    ]
+    agree(program, observe, *calls, backend="native", within=KERNELS)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_no_places_and_one(backend):
     def program(x, i, v):

@@ -1,5 +1,8 @@
 """Recurrent layers over packed sequences: on native a layer is one call of C each way, whatever the lengths are."""
 
+import types
+from unittest import mock
+
 import pytest
 import torch
 from agreeing import BACKENDS, agree, assert_raises_alike
@@ -304,6 +307,27 @@ def test_hooks_of_weights_and_inputs_are_called_once(kind):
     expected, found = run(lambda function: function), run(lambda function: bothways.compile(function))
     torch.testing.assert_close(expected[0], found[0])
     assert expected[1] == found[1] == ["accumulated", "input", "weight"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("whole", [False, True], ids=["one operation", "all of them"])
+def test_an_operation_that_stands_in_for_pytorchs_is_called(kind, whole):
+    name = kind if kind in ("lstm", "gru") else f"rnn_{kind}"
+    layer, itself, seen = layer_of(kind), getattr(torch._VF, name), []
+
+    def stands_in(*args):
+        seen.append(name)
+        return itself(*args)
+
+    def observe(function, is_patched):
+        seen.clear()
+        owner, attribute, by = torch._VF, name, stands_in
+        if whole:
+            owner, attribute, by = nn.modules.rnn, "_VF", types.SimpleNamespace(**{name: stands_in})
+        with mock.patch.object(owner, attribute, by if is_patched else getattr(owner, attribute)):
+            return {"results": function(*sequences()), "seen": list(seen)}
+
+    agree(program_of(layer), observe, False, True, False, True, backend="native")
 
 
 @in_c

@@ -36,6 +36,12 @@ def added_at(
     return tensor.contiguous().scatter_add(dim, index, source).view(sizes)
 
 
+def _index_added(tensor: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    """Something added, for what ATen says of the index: it has two ways to add, and other words in each."""
+    sizes = *tensor.shape[:dim], len(index), *tensor.shape[dim + 1 :]
+    return tensor.index_add(dim, index, tensor.new_zeros(()).expand(sizes))
+
+
 @lowers(aten.index_add.default)
 def _index_add(
     b: Builder, out: torch.Tensor, x: Node, dim: int, index: Node, source: Node, *, alpha: Any = 1
@@ -48,7 +54,7 @@ def _index_add(
     dim = normal_dim(dim, len(x.shape))
     if source.shape != (*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :]):
         raise NotLowered
-    index = in_range(b, index, x.shape, dim, from_end=False, target=aten.index_select.default, args=(dim, index))
+    index = in_range(b, index, x.shape, dim, from_end=False, target=_index_added, args=(dim, index))
     return _added(b, out, x, tuple(out.shape), dim, _along(b, index, source.shape, dim), source)
 
 
