@@ -21,7 +21,7 @@ from bothways.backends.in_place import change_in_place
 from bothways.config import config
 from bothways.grad import twins  # noqa: F401  # what differentiate needs later is loaded now
 from bothways.grad.cutting.grad_modes import split_where_grad_begins, turns_grad
-from bothways.grad.cutting.moving import followed
+from bothways.grad.cutting.moving import followed, lead_to_each_other
 from bothways.grad.cutting.split import is_of_leaf, makes_leaf, split
 from bothways.grad.cutting.unsized import mark_unsized
 from bothways.grad.differentiate import differentiate
@@ -258,14 +258,15 @@ def _follows_in_inference_mode(graph: torch.fx.Graph) -> bool:
 
 
 def _ends_inside(graph: torch.fx.Graph, inputs: list[Any]) -> bool:
-    """Whether what autograd does begins and ends inside, as in a whole training step: the caller cannot look at it."""
+    """Whether what autograd does begins and ends inside, as in a whole training step: the caller cannot look at it, nor
+    ask for gradients of one result by another one."""
     nodes = list(graph.nodes)
     if not any(node.target is gradients for node in nodes) or any(facts_of_node(node).watched for node in nodes):
         return False
     outputs = next(node for node in reversed(graph.nodes) if node.op == "output").all_input_nodes
     if any(map(is_of_leaf, outputs)):
         return False
-    return followed(graph, inputs).isdisjoint(outputs)
+    return not lead_to_each_other(outputs, followed(graph, inputs))
 
 
 def _layouts(graph: torch.fx.Graph) -> list[torch.Tensor | None]:

@@ -40,6 +40,23 @@ def followed(graph: torch.fx.Graph, inputs: Sequence[Any]) -> set[Node]:
             return followed_nodes
 
 
+def lead_to_each_other(results: Iterable[Node], followed_nodes: set[Node]) -> bool:
+    """Whether autograd comes from a result to another one. A gradient has a history of its own, which does not go
+    through what it is the gradient of."""
+    asked = followed_nodes.intersection(results)
+    for result in asked:
+        pending, seen = [result], {result}
+        while pending:
+            node = pending.pop()
+            above = () if node.target is gradients else node.all_input_nodes
+            new = [one for one in above if one in followed_nodes and one not in seen]
+            if not asked.isdisjoint(new):
+                return True
+            seen.update(new)
+            pending += new
+    return False
+
+
 def _begin(graph: torch.fx.Graph, inputs: Sequence[Any]) -> set[Node]:
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
