@@ -143,6 +143,8 @@ def update_of(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Calla
     in_half = any(tensor.dtype in HALVES for tensor in tensors)
     if in_half and change is _sgd and operands[0].is_cpu:
         return None  # there ATen reads memory that nothing was written to
+    if scalers and change is _adagrad and not operands[0].is_cpu:
+        return None  # there ATen leaves the gradients scaled, where all others take the scale out of them
     lists = args if ARE_COUNTED else [[item.data for item in items] for items in args]
     if not scalers and not in_half:
         return lambda: change(*lists, **named)
