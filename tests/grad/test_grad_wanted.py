@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from backward_counting import errors_of_the_engine
 from second_derivatives import BACKENDS
 from torch import nn
 from torch.autograd.profiler import profile
@@ -73,17 +74,7 @@ def test_what_is_not_asked_for_is_not_computed(backend, again):
 
 
 def test_the_engine_is_asked_about_a_leaf_only_until_it_has_answered_with_an_error(monkeypatch):
-    errors = []
-    ask = wanted._will_run
-
-    def counting(node):
-        try:
-            return ask(node)
-        except RuntimeError as error:
-            errors.append(error)
-            raise
-
-    monkeypatch.setattr(wanted, "_will_run", counting)
+    errors = errors_of_the_engine(monkeypatch)
     x, first, second = tensors()
     compiled = bothways.compile(function, backend="aot_eager")
     for _ in range(2):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from backward_counting import errors_of_the_engine
 from observing import raised
 from second_derivatives import BACKENDS
 from torch import nn
@@ -10,7 +11,7 @@ from torch.autograd.profiler import profile
 import bothways
 from bothways.config import config
 from bothways.grad.nodes.node import CompiledNode
-from bothways.torch_compat import SAVED_KNOW_VERSIONS, wanted
+from bothways.torch_compat import SAVED_KNOW_VERSIONS
 
 everywhere = pytest.mark.parametrize("backend", BACKENDS)
 pytestmark = pytest.mark.every_backend
@@ -78,16 +79,7 @@ def test_second_derivatives_are_found_without_looking_for_their_backwards(progra
 
 @everywhere
 def test_a_backward_that_frees_nothing_asks_no_leaf(backend, monkeypatch):
-    errors, ask = [], wanted._will_run
-
-    def counting(node):
-        try:
-            return ask(node)
-        except RuntimeError as error:
-            errors.append(error)
-            raise
-
-    monkeypatch.setattr(wanted, "_will_run", counting)
+    errors = errors_of_the_engine(monkeypatch)
     step = steps_inside(lambda target: bothways.compile(target, backend=backend))
     for n in range(3):
         step(n)
