@@ -20,7 +20,7 @@ from bothways.grad.halves.partition import (
 )
 from bothways.grad.halves.pieces import bits
 from bothways.grad.tracing.keeping import NOTHING_KEPT
-from bothways.grad.tracing.traced import DATA, DETACH, Joint, Output, Result, ResultView
+from bothways.grad.tracing.traced import DATA, DETACH, Joint, Output, Result, ResultView, does_more
 
 
 class FactMemo(Protocol):
@@ -140,8 +140,21 @@ def _kept_outside(joint: Joint, kept: Sequence[torch.fx.Node]) -> tuple[tuple[in
 
 
 def _unread_inputs(joint: Joint) -> tuple[int, ...]:
-    read = reachable([*(node for node in joint.gradients if node is not None), *joint.kept_nodes], frozenset())
+    kept = (read for node in joint.kept_nodes for read in _looked_at(node))
+    read = reachable([*(node for node in joint.gradients if node is not None), *kept], frozenset())
     return tuple(index for index, node in enumerate(joint.primals) if node not in read)
+
+
+def _looked_at(node: torch.fx.Node) -> Sequence[torch.fx.Node]:
+    """What an operation looks at that is kept for what it does besides: one that checks its indices, at these alone."""
+    if not does_more(node):
+        return [one for one in node.all_input_nodes if not _has_fractions(one.meta.get("val"))]
+    return [node]
+
+
+def _has_fractions(value: Any) -> bool:
+    """Whether something is a tensor that cannot be an index."""
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def _statistics_inputs(joint: Joint) -> tuple[int, ...]:

@@ -155,8 +155,7 @@ class Joint:
         return [
             node
             for node in self.recorder.graph.nodes
-            if node in self.forward_nodes
-            and (_is_random(node) or _returns_nothing(node) or updated_by(node) or ops.of(node.target).checks_indexes)
+            if node in self.forward_nodes and (does_more(node) or ops.of(node.target).checks_indexes)
         ]
 
     def chosen_gradients(self, wanted: Sequence[bool] | None) -> list[torch.fx.Node | None]:
@@ -168,6 +167,11 @@ class Joint:
     @property
     def random_nodes(self) -> list[torch.fx.Node]:
         return [node for node in self.recorder.graph.nodes if node in self.forward_nodes and _is_random(node)]
+
+
+def does_more(node: torch.fx.Node) -> bool:
+    """Whether an operation does something besides giving its results and checking its indices."""
+    return bool(_is_random(node) or _returns_nothing(node) or updated_by(node))
 
 
 def check_layouts(joint: Joint, expected: Sequence[torch.Tensor | None]) -> None:
