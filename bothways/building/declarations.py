@@ -35,6 +35,24 @@ OVERFLOWS = """\
 # What such comparisons are with: infinity, or the largest numbers.
 COMPARED = ("INFINITY", "e+38", "e+308")
 
+# Where a loop is too short for threads, gcc still has the runtime make a team of one, which takes longer than short
+# loops do. Such a loop is a call here: outside of any team it finds itself to be thread 0 of 1, as in that team.
+TEAMS = """\
+#if defined(_OPENMP) && defined(__GNUC__) && !defined(__clang__)
+void GOMP_parallel_start(void (*)(void *), void *, unsigned);
+void GOMP_parallel_end(void);
+int omp_in_parallel(void);
+__attribute__((weak, visibility("hidden")))
+void GOMP_parallel(void (*loop)(void *), void *data, unsigned threads, unsigned flags) {
+    if (threads == 1 && !omp_in_parallel()) { loop(data); return; }
+    GOMP_parallel_start(loop, data, threads);
+    loop(data);
+    GOMP_parallel_end();
+}
+#endif
+"""
+SHARED = "if(parallel :"  # how such loops begin
+
 # Functions of <math.h>; single precision has the same name and an f.
 LIBRARY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
@@ -86,4 +104,6 @@ def prelude(
     lines = [*([OVERFLOWS] if any(number in below for number in COMPARED) else []), TYPES]
     for name in functions:
         lines += ["#pragma omp declare simd notinbranch\n"] * (name in vectors) + [FUNCTIONS[name]]
+    if SHARED in below:
+        lines.append(TEAMS)
     return "".join([*lines, *helpers])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from bothways.building.declarations import SHARED
 from bothways.lower.dialects.c_family import operators
 from bothways.lower.dialects.c_family.operators import COMPUTED
 from bothways.lower.ir.prims import Memory
@@ -224,5 +225,5 @@ def shared(threads: Threads | None) -> str:
     if threads is None:
         return ""
     if isinstance(threads.work, Size):
-        return f"parallel for if(parallel : {threads.work} >= {threads.least})"
+        return f"parallel for {SHARED} {threads.work} >= {threads.least})"
     return "parallel for"
