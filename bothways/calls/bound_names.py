@@ -56,6 +56,7 @@ PYTHON: dict[str, tuple[str, str]] = {
     "PyObject_RichCompareBool": ("int", "PyObject *, PyObject *, int"),
     "PyObject_CallNoArgs": ("PyObject *", "PyObject *"),
     "PyObject_CallFunctionObjArgs": ("PyObject *", "PyObject *, ..."),
+    "PyObject_Vectorcall": ("PyObject *", "PyObject *, PyObject *const *, uint64_t, PyObject *"),
     "PyObject_CallMethodObjArgs": ("PyObject *", "PyObject *, PyObject *, ..."),
     "PyFunction_GetCode": ("PyObject *", "PyObject *"),
     "PyFunction_GetDefaults": ("PyObject *", "PyObject *"),
@@ -79,6 +80,10 @@ TORCH: dict[str, tuple[str, str]] = {
     "aoti_torch_get_storage_size": ("int32_t", "void *, int64_t *"),
     "aoti_torch_get_data_ptr": ("int32_t", "void *, void **"),
     "aoti_torch_is_contiguous": ("int32_t", "void *, _Bool *"),
+    "aoti_torch_empty_strided": (
+        "int32_t", "int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, void **"
+    ),
+    "aoti_torch_delete_tensor_object": ("int32_t", "void *"),
 }
 
 DATA_PTR: str = sys.intern("data_ptr")
@@ -130,6 +135,8 @@ KNOWN: dict[str, tuple[str, Callable[[], int | None]]] = {
     "object_word": ("int64_t", torch_compat.object_word),
     "holders_word": ("int64_t", lambda: torch_compat.HOLDERS),
     "strided": ("int64_t", torch_compat.strided_code),
+    "cpu_code": ("int64_t", lambda: torch_compat.device_code("cpu")),
+    "wrapped_tensor": ("Wrapping", torch_compat.wrapping_function),
     "version_offset": ("int64_t", version_offset),
     "add_watcher": ("AddWatcher", lambda: _optional("PyDict_AddWatcher")),
     "watch": ("Watch", lambda: _optional("PyDict_Watch")),
@@ -141,6 +148,7 @@ typedef PyObject *(*Getter)(PyObject *, PyObject *, PyObject *);
 typedef _Bool (*Question)(const void *);
 typedef void *const *(*Gradient)(const void *);
 typedef PyObject *(*Referent)(PyObject *);
+typedef PyObject *(*Wrapping)(const void *);
 typedef PyObject **(*Dictionary)(PyObject *);
 typedef PyObject *(*KnownHash)(PyObject *, PyObject *, int64_t);
 typedef int (*Watch)(int, PyObject *);

@@ -27,19 +27,20 @@ from bothways.calls.looking_source import LOOKING
 from bothways.calls.memo_tries import remembers_rightly
 from bothways.calls.starting_source import STARTING
 from bothways.calls.tensor_source import TENSORS
+from bothways.calls.tensors_made import MAKING, made_by_python, makes_rightly, packed_rows, row_of
 from bothways.errors import BothwaysError, NoCompiler
 from bothways.runtime.picking import picker
 from bothways.runtime.stamps import MISSING, NamesStamp, sample_changes
 
 # What the library makes: for each of these builtin functions it has a ``make_…``.
-MADE = tuple("check entry versions counting holding noting looking arranging starting taking granting".split())
+MADE = tuple("check entry versions counting holding noting looking arranging starting taking granting making".split())
 REMEMBERED_FROM = 128  # rows; fewer are walked in a microsecond
 MOST_PAIRS = 64  # of tensors that are compared one by one; of more, all must have memories of their own
 
 
 def source_text() -> str:
     """The whole file."""
-    return text_with_names({**PYTHON, **TORCH}, guard_text(), ENTER, TENSORS, LOOKING, STARTING)
+    return text_with_names({**PYTHON, **TORCH}, guard_text(), ENTER, TENSORS, LOOKING, STARTING, MAKING)
 
 
 class CallLibrary:
@@ -51,6 +52,7 @@ class CallLibrary:
         self.gradients_of: Callable[[Sequence[Any]], tuple[Any, ...]] = self._make["taking"](None, None)
         self.set_gradients: Callable[..., bool] = self._make["granting"](None, None)
         self.remembers_from: int | None = 1  # rows of tables whose checks are remembered
+        self.makes_tensors = bool(torch_compat.wrapping_function())
 
     def check(
         self, rows: Sequence[Row], slots: int, arguments: int, results: Results = ()
@@ -135,6 +137,13 @@ class CallLibrary:
         arrange: Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]] = self._make["arranging"](known, None)
         return arrange
 
+    def making(self, rows: Sequence[str]) -> Callable[..., Any]:
+        """A function of numbers that makes a tensor, or a tuple of several: what they are, a row of text for each."""
+        read = [row_of(row) for row in rows]
+        in_python = made_by_python(read)
+        known = packed_rows(read, in_python) if self.makes_tensors else None
+        return in_python if known is None else self._make["making"](known, in_python)
+
     def entry(self, address: int, kinds: str, kept: Any) -> Callable[..., None]:
         """A function that calls a C function at ``address`` with arguments of these kinds and keeps ``kept`` alive."""
         entry: Callable[..., None] = self._make["entry"](struct.pack("Qq", address, len(kinds)) + kinds.encode(), kept)
@@ -179,6 +188,12 @@ def entry(address: int, kinds: str, kept: Any) -> Callable[..., None]:
         function(struct.pack(spelling, *arguments))
 
     return enter
+
+
+def making(rows: Sequence[str]) -> Callable[..., Any]:
+    """``CallLibrary.making``, or the same in Python."""
+    library = call_library()
+    return library.making(rows) if library is not None else made_by_python([row_of(row) for row in rows])
 
 
 def apart(count: int, changed: Sequence[int]) -> Callable[..., Any] | None:
@@ -291,6 +306,7 @@ def _answers_rightly(library: CallLibrary) -> bool:
         return False
     one, other, third = samples[0], samples[1], torch.zeros(8, dtype=torch.float64, device="cpu")
     library.remembers_from = REMEMBERED_FROM if remembers_rightly(library.check) else None
+    library.makes_tensors = library.makes_tensors and makes_rightly(library.making)
     are_apart = library.apart(3, range(3))
     with torch.inference_mode():
         refusing = torch.zeros(2, device="cpu")

@@ -74,6 +74,12 @@ def gradient_getter() -> int:
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
+def wrapping_function() -> int:
+    """The address of the C++ function that makes a Python tensor of an ``at::Tensor``; 0 where there is none."""
+    function = c_function("_Z16THPVariable_WrapRKN2at10TensorBaseE")
+    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
 # The state of the interpreter that C++ tells by a function without arguments -> that function.
 STATE_QUESTIONS: dict[Any, str] = {
     torch.is_grad_enabled: "_ZN3c108GradMode10is_enabledEv",

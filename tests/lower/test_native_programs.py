@@ -206,10 +206,11 @@ def test_the_view_of_a_tensor_goes_with_it(size):
     assert all(re.search(rf"del [^\n]*\b{name}\b", program.source) for name in named)
 
 
-def test_tensors_are_made_like_others_that_have_no_memory():
+def test_the_tensors_of_a_routine_are_made_by_one_call():
     program = compare(lambda x, w: (torch.tanh(x @ w), (x @ w).sum(0)), torch.randn(5, 6), torch.randn(6, 7))
-    likes = [value for name, value in program.run.__globals__.items() if name.startswith("at_like")]
-    assert likes and all(not value.untyped_storage().nbytes() for value in likes)
+    making = [line for line in program.source.splitlines() if " = new_" in line]
+    assert any("float32 (5, 7); float32 (7)" in line for line in making)
+    assert len(making) == len(re.findall(r"^    run_\d", program.source, re.MULTILINE))
 
 
 def test_an_input_in_a_list_is_freed_after_its_last_use():

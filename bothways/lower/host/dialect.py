@@ -48,7 +48,8 @@ class Dialect(Protocol):
     It may have ``timed``, which profiles ask for: the routines of a text once more, by name, each with a function that
     tells how long its kernels took in the last call (``Timed``). Where it has ``multiplies``, and that is true, kernels
     may be products of matrices, and with ``adds_at_places`` sums at places that are computed; work areas of up to
-    ``frame`` bytes are in the frames of its routines.
+    ``frame`` bytes are in the frames of its routines. It may have ``making``: a function of rows of text that gives one
+    which makes all those tensors (``calls/tensors_made.py``).
     """
 
     @property

@@ -21,6 +21,8 @@ def listing(stem: str, kernels: str, python: str, namespace: Mapping[str, Any], 
     if kernels:
         files[dialect.suffix] = dialect.whole(kernels)
         header.append(f"# Functions named run_... are in {in_comment(stem + dialect.suffix)}.")
+    if re.search(r"\bnew_\d", python):
+        header.append("# Functions named new_... make tensors, which are said beside their calls.")
     roots = [root for root in SCOPE if root != "torch" and any(f" = {root}." in line for line in header)]
     imports = [f"import {root}" for root in ("torch", *roots)]
     return {**files, ".py": "\n".join([*imports, "", *header, "", "", python])}

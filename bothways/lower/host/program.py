@@ -98,7 +98,7 @@ class KernelProgram:
         self.routines = tuple(scheduled.routines.values())
         self.kernels = dialect.spell(self.routines, lowered.sizes)
         entries = {number: _entry(routine, self.kernels) for number, routine in scheduled.routines.items()}
-        writer = PythonWriter(lowered, scheduled.runs, scheduled.plan, entries)
+        writer = PythonWriter(lowered, scheduled.runs, scheduled.plan, entries, hasattr(dialect, "making"))
         writer.uses_threads = self.kernels.uses_threads
         self.source = writer.write(takes_list=takes_list, checks_layout=False)
         externs = [run for run in scheduled.runs if isinstance(run, Extern)]
@@ -106,9 +106,9 @@ class KernelProgram:
         kinds = {routine.name: _kinds(routine, self.kernels) for routine in self.routines}
         self._text = Text(
             name, self.source, self.kernels.text, kinds,
-            takes_list, any(asks_for_grad_mode(extern.target) for extern in externs),
+            takes_list, any(asks_for_grad_mode(extern.target) for extern in externs if not extern.is_check),
             lowered.operations, len(externs), len(lowered.steps) - len(externs),
-            [fact for routine in self.routines for fact in _facts(routine, self.kernels)],
+            [fact for routine in self.routines for fact in _facts(routine, self.kernels)], writer.new,
         )  # fmt: skip
         self._names = dict(writer.namespace)
         self._text.show(self._names, dialect)

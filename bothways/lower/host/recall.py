@@ -33,6 +33,7 @@ KINDS: dict[str, type] = {
     "calls": int,
     "kernels": int,
     "about": list,
+    "new": dict,
 }
 
 
@@ -79,6 +80,8 @@ def _parsed(files: dict[str, bytes], dialect: Dialect) -> tuple[Text, dict[str, 
     for *kernel, members in facts["about"]:
         if [type(one) for one in (*kernel, *members)] != [str, str, int, int, *[str] * len(members)]:
             raise Damaged("about")
+    if not all(type(rows) is list and all(type(row) is str for row in rows) for rows in facts["new"].values()):
+        raise Damaged("new tensors")
     kernels = decoded(files[f"{KERNELS}{dialect.suffix}"])
     return Text(python=decoded(files[PYTHON]), kernel_text=kernels, **facts), names, library
 

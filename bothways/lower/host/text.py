@@ -30,9 +30,10 @@ _ATEN_CALL = re.compile(r"\b(at_\w+)\(")
 class Text:
     """The Python and the kernels of one graph. ``name`` is for people.
 
-    ``functions`` are the routines that Python calls, with a letter for each of their arguments. The last four
-    are for people: how many operations the graph has, how many of them ATen runs, in how many kernels the others, and
-    of each kernel its name, its routine, the bytes it reads and writes, and the operations it computes.
+    ``functions`` are the routines that Python calls, with a letter for each of their arguments; ``new`` the functions
+    that make tensors, with a row for each (``calls/tensors_made.py``). The four before it are for people: how many
+    operations the graph has, how many of them ATen runs, in how many kernels the others, and of each kernel its name,
+    its routine, the bytes it reads and writes, and the operations it computes.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Text:
     calls: int = 0
     kernels: int = 0
     about: list[Any] = field(default_factory=list)
+    new: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def kernel_facts(self) -> tuple[KernelFacts, ...]:
@@ -86,6 +88,8 @@ class Text:
         ``settled`` is called when it does.
         """
         namespace |= functions
+        if self.new:
+            namespace |= {name: dialect.making(rows) for name, rows in self.new.items()}  # type: ignore[attr-defined]
         label = f"<bothways native {self.name} {next(_numbers)}>"
         run = _defined(self.python, label, namespace)
         if first:

@@ -48,6 +48,8 @@ def blank(
     return tensor
 
 
+# A tensor that has to be made: its name, and its shape, strides and dtype.
+New = tuple[str, tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]
 # The C function that runs kernels: its name, the memories and the sizes it takes.
 Entry = tuple[str, list[Memory], tuple[str, ...]]
 
@@ -55,9 +57,10 @@ Entry = tuple[str, list[Memory], tuple[str, ...]]
 class PythonWriter:
     """The text of one program, and the objects it refers to by name."""
 
-    def __init__(self, lowered: Lowered, runs: Sequence[Run], plan: Plan, entries: dict[int, Entry]):
+    def __init__(self, lowered: Lowered, runs: Sequence[Run], plan: Plan, entries: dict[int, Entry], makes: bool):
         self._lowered, self._runs, self._plan, self._entries = lowered, runs, plan, entries
         self.uses_threads = False
+        self._makes = makes  # whether the dialect makes several tensors by one call
         self.namespace: dict[str, Any] = {
             "empty": torch.empty,
             "empty_like": torch.empty_like,
@@ -72,6 +75,8 @@ class PythonWriter:
         self._made = self._made_by_runs()
         self._shared = self._shared_views()
         self._blanks: dict[tuple[Any, ...], str] = {}
+        self._makers: dict[tuple[str, ...], str] = {}  # the functions that make tensors: what, and by which name
+        self.new: dict[str, list[str]] = {}  # the same by name
         for memory, tensor in lowered.constants.items():
             self.namespace[memory.name] = tensor
 
@@ -222,7 +227,8 @@ class PythonWriter:
 
     def _run_kernels(self, number: int, free: dict[tuple[Any, ...], list[Memory]]) -> list[str]:
         name, memories, sizes = self._entries[number]
-        lines = []
+        lines: list[str] = []
+        new: list[New] = []
         for memory in self._made[number]:
             spare = free.get(_kind(memory))
             if memory in self._overwritten:
@@ -231,16 +237,39 @@ class PythonWriter:
                 old = spare.pop().name
                 lines.append(f"    {memory.name} = {old}; del {old}")
             else:
-                lines.append(f"    {memory.name} = {self._allocation(*_kind(memory))}")
+                new.append((memory.name, _kind(memory)))
         arguments = [memory.name for memory in memories]
         area = self._plan.areas[number]
         if area.size:
-            lines.append(f"    area = {self._allocation((area.size,), (1,), torch.uint8)}")
+            new.append(("area", ((area.size,), (1,), torch.uint8)))
             arguments.append("area")
+        if self._makes:
+            lines += self._made_at_once(new)
+        else:
+            lines += [f"    {label} = {self._allocation(*kind)}" for label, kind in new]
         lines.append(f"    {name}({', '.join([*arguments, *sizes])})")
         if area.size:
             lines.append("    del area")
         return lines
+
+    def _made_at_once(self, new: list[New]) -> list[str]:
+        """The line that makes some tensors on the CPU."""
+        if not new:
+            return []
+        passed: dict[str, int] = {}
+        rows = []
+        for _, (shape, strides, dtype) in new:
+            words = [str(dtype).removeprefix("torch."), *(_word(size, passed) for size in shape)]
+            if strides != contiguous(shape):
+                words += ["/", *(_word(stride, passed) for stride in strides)]
+            rows.append(" ".join(words))
+        key = tuple(rows)
+        if key not in self._makers:
+            self._makers[key] = f"new_{len(self._makers)}"
+            self.new[self._makers[key]] = rows
+        labels = ", ".join(label for label, _ in new)
+        what = "; ".join(_described(*kind) for _, kind in new)
+        return [f"    {labels} = {self._makers[key]}({', '.join(passed)})  # {what}"]
 
     def _allocation(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> str:
         like = self._like(shape, strides, dtype)
@@ -351,6 +380,19 @@ def _line_of(extern: Extern) -> str:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, Buffer)
+
+
+def _word(number: Any, passed: dict[str, int]) -> str:
+    """A size as it stands in the row of a tensor that is made: itself, or its place among the numbers ``passed``."""
+    return str(number) if type(number) is int else f"_{passed.setdefault(str(number), len(passed))}"
+
+
+def _described(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> str:
+    """What a tensor is, for people."""
+    sizes = ", ".join(map(str, shape))
+    sizes = sizes if len(shape) == 1 and sizes.startswith("(") else f"({sizes})"
+    laid_out = "" if strides == contiguous(shape) else f" by ({', '.join(map(str, strides))})"
+    return f"{str(dtype).removeprefix('torch.')} {sizes}{laid_out}"
 
 
 def _kind(memory: Memory) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:

@@ -17,8 +17,8 @@ OF_PYTHON = frozenset(
     {*dir(builtins), *keyword.kwlist, *keyword.softkwlist}
     | set("run inputs area empty empty_like empty_strided get_num_threads settle surprises as_laid_out".split())
 )
-# Families of names: constants, routines, kernels, symbols and what is computed from them.
-FAMILIES = re.compile(r"at_|run_\d|kernel_\d|([a-z]|fu)\d+$|_*$|__")
+# Families of names: constants, routines, what makes tensors, kernels, symbols and what is computed from them.
+FAMILIES = re.compile(r"at_|run_\d|new_\d|kernel_\d|([a-z]|fu)\d+$|_*$|__")
 
 
 class GraphNames:

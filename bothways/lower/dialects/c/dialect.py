@@ -12,7 +12,7 @@ from bothways.building.declarations import prelude
 from bothways.building.loading import Library
 from bothways.building.toolchain import toolchain
 from bothways.cache.disk import Cache
-from bothways.calls.call_library import entry
+from bothways.calls.call_library import entry, making
 from bothways.lower.dialects.c.kernels import spell
 from bothways.lower.dialects.c.prelude import HELPERS
 from bothways.lower.dialects.c.products import bound, can_multiply
@@ -76,6 +76,9 @@ class C:
     def recall(self, key: str, kinds: Mapping[str, str], cache: Cache) -> Functions | None:
         library = load(key, cache)
         return None if library is None or not bound(library) else _entered(library, kinds)
+
+    def making(self, rows: Sequence[str]) -> Callable[..., Any]:
+        return making(rows)
 
     def timed(self, text: str, kinds: Mapping[str, str], functions: Mapping[str, Any]) -> dict[str, Timed]:
         return timed_routines(text, kinds) if kinds else {}
