@@ -17,6 +17,7 @@ import torch.fx
 
 from bothways import ops, torch_compat
 from bothways.grad.cutting.moving import followed, may_write, nodes_without_grad
+from bothways.grad.cutting.order import with_data_set_late
 from bothways.grad.cutting.parts import CompilePart
 from bothways.grad.cutting.sections import OpenContexts, Section, begins_or_ends, chained
 from bothways.grad.tracing.overlaps import is_view_in_secret
@@ -173,6 +174,7 @@ def _sections(
     nodes = _with_results([
         node for node in graph.nodes if node.op not in ("placeholder", "output") and not is_size(node)
     ])  # fmt: skip
+    nodes = with_data_set_late(nodes)
     places = _places(nodes, grad, apart)
     hooked = {node.args[0] for node in nodes if _is_hooked(node) and _is_one_of_several(node)} if grad else set()
     captured = [
