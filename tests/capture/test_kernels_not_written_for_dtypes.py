@@ -105,6 +105,22 @@ def test_a_kernel_is_tried_once_a_process():
     assert after.misses == before.misses and after.hits > before.hits
 
 
+@pytest.mark.parametrize("device", ["meta", torch.device("meta")], ids=repr)
+def test_trials_are_made_on_the_cpu_alone(device, monkeypatch):
+    """On a GPU they would draw numbers that the program is to draw."""
+    tried, refusal = [], refused_kernels._refusal
+    monkeypatch.setattr(refused_kernels, "_refusal", lambda *trial: (tried.append(trial[1]), refusal(*trial))[1])
+
+    def program(x, device):
+        return torch.rand((2, 3), dtype=torch.float16, device=device), torch.rand_like(x, device=device)
+
+    x = torch.ones(2, dtype=torch.float16, device="cpu")
+    bothways.compile(program, backend="eager", fullgraph=True)(x, device)
+    assert tried == []
+    bothways.compile(program, backend="eager", fullgraph=True)(x, "cpu")
+    assert tried == [torch.rand, torch.rand_like]
+
+
 def test_numbers_that_another_thread_draws_during_trials_are_not_drawn_again(monkeypatch):
     """Where the trial itself draws none, nothing is put back; here what makes its tensors stands for the thread."""
     drawn, made = [], refused_kernels.Few.tensor
