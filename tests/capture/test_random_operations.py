@@ -57,7 +57,7 @@ def test_a_call_that_fails_has_drawn_what_eager_draws(name, backend):
 
 
 def test_what_draws_is_not_run_to_learn_what_it_gives(monkeypatch):
-    """Where PyTorch has no rule for shapes it runs the kernel itself, on zeros, and one on a GPU draws for those too."""
+    """Where PyTorch has no rule for shapes it runs the kernel, on zeros, and one on a GPU draws for those too."""
     run, ran = fake_tensor.run_fallback_kernel, []
     monkeypatch.setattr(
         fake_tensor, "run_fallback_kernel", lambda mode, func, *others: (ran.append(func), run(mode, func, *others))[1]

@@ -86,7 +86,9 @@ def _are_several(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> b
         return not lists_fit(args)
     if fails is Fails.UNLESS_PARAMETERS_FIT:
         operands = [operand for operand in (*args, *kwargs.values()) if isinstance(operand, Fake)]
-        return not parameters_fit(_after_autocast(operand.dtype for operand in operands))
+        dtypes = _after_autocast(operand.dtype for operand in operands)
+        on_cpu = all(operand.device.type == "cpu" for operand in operands)
+        return not parameters_fit(dtypes) or (operation.mixes_on_cpu and not on_cpu and len(set(dtypes)) > 1)
     places = operation.of_one_dtype
     if not places:
         return False
