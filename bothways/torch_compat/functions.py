@@ -450,6 +450,12 @@ def caller_device() -> torch.device | None:
     return mode.device if isinstance(mode, torch.utils._device.DeviceContext) else None
 
 
+def device_of_tensor_types() -> str:
+    """Where ``torch.Tensor`` makes tensors, which ``torch.set_default_tensor_type`` says and no default device."""
+    kind: str = _C._get_default_device()
+    return kind
+
+
 def version_of(tensor: torch.Tensor) -> int | None:
     """How often a tensor was changed in place; inference tensors do not count."""
     return None if tensor.is_inference() else tensor._version

@@ -102,7 +102,7 @@ def _is_on_cpu(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Whether a trial is made there: a kernel of a GPU would draw numbers of a generator that is not put back."""
     device = kwargs.get("device")
     if device is None and not any(map(_holds_tensor, (*args, *kwargs.values()))):
-        device = torch.Tensor().device
+        device = torch_compat.device_of_tensor_types()
     return device is None or torch.device(device).type == "cpu"
 
 
