@@ -123,8 +123,8 @@ def _of_array(function: Any) -> Handler:
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         kwargs = on_default_device(tracer, function, kwargs)
         array = array_of(args[0]) if len(args) == 1 and KEYWORDS.issuperset(kwargs) else None
-        if array is not None and "device" not in kwargs and (place := constructors.default_place(tracer)) != "cpu":
-            kwargs = {**kwargs, "device": ConstantValue(place)}
+        if array is not None and "device" not in kwargs:
+            kwargs = {**kwargs, "device": ConstantValue(constructors.default_place(tracer))}
         wanted = {name: value.realize() for name, value in kwargs.items()} if array is not None else {}
         is_plain = array is not None and all(isinstance(value, ConstantValue) for value in wanted.values())
         if is_plain and function is torch.as_tensor and _shares(array, wanted):
