@@ -7,6 +7,9 @@ from agreeing import BACKENDS, agree
 
 import bothways
 from bothways.capture.shapes import refused_kernels
+from bothways.capture.shapes.fakes import Fake
+from bothways.capture.shapes.refused_dtypes import may_be_refused
+from bothways.capture.shapes.shape_rules import Prediction
 
 FLOATS = torch.arange(6.0).view(2, 3)
 WHOLE, TRUTHS, HALF = FLOATS.long(), FLOATS > 2, FLOATS.half()
@@ -105,6 +108,16 @@ def test_a_kernel_is_tried_once_a_process():
     bothways.compile(lambda x: program(x))(x)
     after = refused_kernels._refusal.cache_info()
     assert after.misses == before.misses and after.hits > before.hits
+
+
+def test_a_number_that_a_dtype_does_not_hold_is_left_to_a_gpu():
+    """Whose kernels are not tried, and which refuses it as the CPU does."""
+    for device, refused in (("cuda:0", True), ("cpu", False)):
+        place = torch.device(device)
+        small = Fake(None, place, Prediction((2, 3), (3, 1), torch.uint8, place, False))
+        assert may_be_refused("threshold", (small, 0.1, -9.0), {}) is refused
+        assert may_be_refused("full_like", (small, 300), {}) is refused
+        assert not may_be_refused("full_like", (small, 200), {})
 
 
 @pytest.mark.parametrize("device", ["meta", torch.device("meta")], ids=repr)

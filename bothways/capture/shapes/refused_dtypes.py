@@ -58,14 +58,15 @@ def may_be_refused(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 def _overflows(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a number is given that a tensor's dtype does not hold, where kernels of ours would not ask: in place; or
-    one that changes from call to call, which it has to hold at all calls then."""
+    """Whether a number is given that a tensor's dtype does not hold, where kernels of ours would not ask: in place, and
+    on a GPU, whose kernels are not tried; or one that changes from call to call, which it has to hold at all calls."""
     operation = ops.named(name)
     base = ops.named(operation.functional) if operation.writes else operation
     if not base.takes_numbers or not args or not isinstance(args[0], Fake):
         return False
     dtype, operands = args[0].dtype, (*args, *kwargs.values())
-    numbers = [one for one in operands if type(one) in (int, float)] if operation.writes else []
+    is_asked = operation.writes or args[0].device.type != "cpu"
+    numbers = [one for one in operands if type(one) in (int, float)] if is_asked else []
     symbols = [one for one in operands if isinstance(one, (torch.SymInt, torch.SymFloat))]
     return not (all(holds(dtype, number) for number in numbers) and all(_is_held(dtype, one) for one in symbols))
 
