@@ -115,7 +115,7 @@ def test_a_number_that_a_dtype_does_not_hold_is_left_to_a_gpu():
     for device, refused in (("cuda:0", True), ("cpu", False)):
         place = torch.device(device)
         small = Fake(None, place, Prediction((2, 3), (3, 1), torch.uint8, place, False))
-        assert may_be_refused("threshold", (small, 0.1, -9.0), {}) is refused
+        assert may_be_refused("_threshold", (small, 0.1, -9.0), {}) is refused
         assert may_be_refused("full_like", (small, 300), {}) is refused
         assert not may_be_refused("full_like", (small, 200), {})
 
