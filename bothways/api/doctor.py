@@ -267,8 +267,8 @@ def _example() -> Iterator[Finding]:
     def step(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.gelu(x * weight + 1).tanh().softmax(-1).pow(2).sum()
 
-    generator = torch.Generator().manual_seed(0)
-    x, weight = (torch.randn(64, 64, generator=generator) for _ in range(2))
+    generator = torch.Generator("cpu").manual_seed(0)
+    x, weight = (torch.randn(64, 64, generator=generator, device="cpu") for _ in range(2))
     results = []
     compiled = compile(step)
     with config.patch(kernels_for_small_graphs=True, suppress_errors=False):

@@ -169,7 +169,7 @@ class _Splitting:
                 copies[node] = graph.call_function(aten.select.int, (numbers, 0, place))
                 copies[node].meta["val"] = _doubles(None, self.device)
                 dtype = node.meta["val"].dtype
-                if not dtype.is_floating_point:
+                if dtype is not torch.float64:  # what is written to places has to be of the dtype it is written to
                     copies[node] = graph.call_function(aten._to_copy.default, (copies[node],), {"dtype": dtype})
                     copies[node].meta["val"] = thin_outline((), (), dtype, self.device)
         self._copy(graph, needed, copies)

@@ -7,7 +7,8 @@ from bothways.ops.operation import Fails, row
 ALL_FLOAT = Fails.UNLESS_ALL_FLOAT
 
 ROWS = (
-    row("batch_norm group_norm instance_norm layer_norm", fails=Fails.UNLESS_PARAMETERS_FIT),
+    row("batch_norm instance_norm", fails=Fails.UNLESS_PARAMETERS_FIT),
+    row("group_norm layer_norm", fails=Fails.UNLESS_PARAMETERS_FIT, mixes_on_cpu=True),
     row("rms_norm", fails=Fails.UNLESS_FLOATS_FIT),
     row("native_batch_norm native_batch_norm_backward _native_batch_norm_legit_functional", call_fails=False),
     row("native_batch_norm.default", training_at=5, tolerates_empty=True),

@@ -92,6 +92,7 @@ class Operation:
     takes_numbers: bool = False  # numbers become elements, or meet them, and a dtype has to hold them
     promotes: bool = False  # operands are brought to one dtype, which in place has to fit into the first
     of_one_dtype: tuple[int, ...] = ()  # arguments that kernels refuse in several dtypes; shapes do not tell
+    mixes_on_cpu: bool = False  # parameters in single beside half precision, which kernels of GPUs refuse
 
     # What it does besides computing.
     draws: bool = False  # random numbers

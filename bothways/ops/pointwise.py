@@ -57,7 +57,7 @@ ROWS = (
     row("elu", fails=ALL_FLOAT, takes_numbers=True, looks_like=ONE, takes_long=True),
     row("celu", fails=ALL_FLOAT, takes_numbers=True, takes_long=True),
     row("hardtanh leaky_relu", fails=ALL_FLOAT, takes_numbers=True, looks_like=ONE),
-    row("threshold", takes_numbers=True),
+    row("threshold _threshold", takes_numbers=True),  # the second is that of torch.nn
     row("mish", fails=ALL_FLOAT, takes_long=True),
     row("log_sigmoid_forward", takes_long=True),
     row("hardsigmoid hardswish logsigmoid relu6 softsign tanhshrink", fails=ALL_FLOAT),

@@ -23,7 +23,7 @@ ROWS = (
     row("rrelu rrelu_with_noise_functional", draws=True),
     row("rrelu_with_noise", draws=True, writes=True),
     row("gumbel_softmax fractional_max_pool2d fractional_max_pool3d", draws=True),
-    row("scaled_dot_product_attention", draws=True, fails=Fails.NEVER),
+    row("scaled_dot_product_attention", draws=True, fails=Fails.UNLESS_GIVES_FLOAT),
     row("_scaled_dot_product_flash_attention_for_cpu", draws=True, call_fails=False),
     row(
         "_cudnn_attention_forward_no_dropout_inplace _flash_attention_forward_no_dropout_inplace",

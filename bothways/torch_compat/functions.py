@@ -92,7 +92,8 @@ def fake_tensor_mode(*, allow_real: bool = False, corrected: Callable[..., Any] 
 @functools.cache
 def _fake_tensor_mode_without_log() -> Any:
     """FakeTensorMode writes an error with its traceback into the log when an operation refuses its arguments, which
-    is the user's business: plain Python raises the same error at the line that made it."""
+    is the user's business: plain Python raises the same error at the line that made it. And it runs kernels that have
+    no rule for shapes, on zeros; of those that draw, it must not, since the program would draw other numbers."""
     from torch._subclasses import fake_tensor
 
     class FakeTensorModeWithoutLog(fake_tensor.FakeTensorMode):
@@ -101,6 +102,10 @@ def _fake_tensor_mode_without_log() -> Any:
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
             return False  # which would load it
+
+        def can_run_unsafe_fallback(self, func: Any) -> bool:
+            draws = torch.Tag.nondeterministic_seeded in func.tags
+            return not draws and bool(super().can_run_unsafe_fallback(func))
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             before, fake_tensor.log.disabled = fake_tensor.log.disabled, True
@@ -443,6 +448,12 @@ def caller_device() -> torch.device | None:
     """The default device, where the outermost of the active torch function modes chooses it."""
     mode = _C._get_function_stack_at(0) if function_mode_depth() else None
     return mode.device if isinstance(mode, torch.utils._device.DeviceContext) else None
+
+
+def device_of_tensor_types() -> str:
+    """Where ``torch.Tensor`` makes tensors, which ``torch.set_default_tensor_type`` says and no default device."""
+    kind: str = _C._get_default_device()
+    return kind
 
 
 def version_of(tensor: torch.Tensor) -> int | None:

@@ -92,7 +92,7 @@ class Doubling(torch.autograd.Function):
     [
         lambda x: torch.utils.checkpoint.checkpoint(lambda t: t.sin().cos(), x, use_reentrant=False).sum(),
         lambda x: Doubling.apply(x).sum(),
-        lambda x: torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)).sum(),
+        lambda x: torch.cond(x.sum() > 1, lambda x: x.sin(), lambda x: x.cos(), (x,)).sum(),
         lambda x: torch.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None]).sum(),
     ],
     ids=["checkpoint", "custom function", "cond", "attention"],

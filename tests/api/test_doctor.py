@@ -83,6 +83,12 @@ def test_kernels_that_give_wrong_numbers_are_found(monkeypatch):
     assert finding.state is Health.WRONG and "repro" in finding.advice
 
 
+def test_kernels_are_tried_on_the_cpu_whichever_device_is_the_default():
+    with torch.device("meta"):
+        [finding] = list(checks._example())
+    assert finding.state is Health.FINE
+
+
 @pytest.mark.parametrize(
     "version, state", [("2.13.0+cpu", Health.FINE), ("2.10.1", Health.WRONG), ("3.0.0a0", Health.FINE)]
 )

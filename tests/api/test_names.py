@@ -17,6 +17,7 @@ import bothways
 from bothways import trace
 from bothways.backends.aot import run_and_forget
 from bothways.lower.dialects.c.dialect import C
+from bothways.lower.dialects.cuda.dialect import Cuda
 from bothways.lower.host.program import KernelProgram
 from bothways.lower.ir.names import GraphNames
 from bothways.lower.schedule.steps import lower
@@ -67,7 +68,7 @@ def test_inputs_and_values_of_a_graph_may_be_called_anything(takes_list):
         return (product.mm(y).exp(), (product * x).softmax(1), product.sum(0))
 
     x, y = torch.rand(8, 8) / 8, torch.rand(8, 8) / 8
-    names = iter(OF_PROGRAMS)
+    names, dialect = iter(OF_PROGRAMS), Cuda(x.device.index) if x.is_cuda else C()
     while True:
         graph = trace(plain)(x, y)
         chosen = list(islice(names, 9))
@@ -75,7 +76,7 @@ def test_inputs_and_values_of_a_graph_may_be_called_anything(takes_list):
             break
         for node, name in zip(graph.graph.nodes, chosen, strict=False):
             node.name = name
-        program = KernelProgram(lower(graph, [x, y]), dialect=C(), takes_list=takes_list)
+        program = KernelProgram(lower(graph, [x, y]), dialect=dialect, takes_list=takes_list)
         for _ in range(2):  # the first call is another function
             found = program.run([x, y]) if takes_list else program.run(x, y)
             for one, other in zip(found, plain(x, y), strict=True):

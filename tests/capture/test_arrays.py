@@ -10,6 +10,7 @@ from agreeing import agree
 import bothways
 
 x = torch.arange(24.0).reshape(6, 4)
+here = x.cpu()  # where arrays are
 
 
 def minibatch(x, places):
@@ -37,13 +38,17 @@ def as_another_dtype(x, array):
     return torch.as_tensor(array, dtype=torch.float16), torch.Tensor(array).mul_(2), torch.FloatTensor(array) + 1
 
 
-def observe(function, array):
+def observe(function, array, x=x):
     given = array.copy()
     tensor = x.clone().requires_grad_()
     result = function(tensor, given)
     parts = result if isinstance(result, tuple) else (result,)
     sum(part.float().sum() for part in parts).backward() if any(part.requires_grad for part in parts) else None
     return {"result": result, "gradient": tensor.grad, "array": torch.from_numpy(given)}
+
+
+def observe_here(function, array):
+    return observe(function, array, here)
 
 
 everywhere = pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
@@ -113,10 +118,10 @@ def knows_its_shape(x, array):
 @pytest.mark.parametrize("program", [shares, learns, asks_first, knows_its_shape], ids=lambda f: f.__name__)
 def test_a_tensor_in_the_memory_of_an_array(program, backend):
     calls = [np.linspace(0, 1, 4), np.linspace(-1, 2, 4), np.linspace(-1, 2, 5), np.linspace(-1, 2, 6)]
-    compiled = agree(program, observe, *calls, backend=backend, fullgraph=True, programs=2)
-    agree(program, observe, np.ones(4, dtype=np.float32), np.ones(4), backend=backend)
-    agree(shares_where_nothing_is_copied, observe, *calls, backend=backend)
-    result = compiled(x, array := np.ones(4))
+    compiled = agree(program, observe_here, *calls, backend=backend, fullgraph=True, programs=2)
+    agree(program, observe_here, np.ones(4, dtype=np.float32), np.ones(4), backend=backend)
+    agree(shares_where_nothing_is_copied, observe_here, *calls, backend=backend)
+    result = compiled(here, array := np.ones(4))
     if program is shares:
         assert np.shares_memory(result[1].numpy(), array)
 
@@ -149,7 +154,7 @@ def test_other_tensors_in_the_same_memory_are_seen_to_change(backend):
 
     def observed(function, is_shared):
         array = np.arange(4.0)
-        result = function(x, array, torch.from_numpy(array if is_shared else np.ones(4)))
+        result = function(here, array, torch.from_numpy(array if is_shared else np.ones(4)))
         return {"result": result, "array": array.tolist()}
 
     agree(program, observed, True, True, False, False, True, backend=backend)
@@ -160,7 +165,7 @@ def test_an_array_that_is_filled_again_before_the_backward(backend):
     """What eager keeps of the array itself is read then, what it has computed is as it was."""
 
     def observed(function, start):
-        array, weight = np.arange(start, start + 4), torch.arange(4.0, requires_grad=True)
+        array, weight = np.arange(start, start + 4), torch.arange(4.0, device="cpu", requires_grad=True)
         loss = function(weight, array)
         array[:] = 7.0
         loss.backward()
@@ -199,7 +204,7 @@ def test_arrays_that_pytorch_takes_otherwise_or_refuses(array):
 ])  # fmt: skip
 def test_what_computes_with_an_array_is_left_to_numpy(program):
     def observed(function, start):
-        result = function(x, np.arange(start, start + 3))
+        result = function(here, np.arange(start, start + 3))
         return {"result": torch.as_tensor(result) if isinstance(result, np.ndarray) else result}
 
     with warnings.catch_warnings():

@@ -9,6 +9,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import bothways
+from bothways.capture.shapes.fakes import Fake
+from bothways.capture.shapes.refused_dtypes import may_be_refused
+from bothways.capture.shapes.safe_operations import may_fail
+from bothways.capture.shapes.shape_rules import Prediction
 
 LAYERS = [nn.BatchNorm1d(3), nn.BatchNorm1d(3).eval(), nn.LayerNorm(3), nn.Linear(3, 3), nn.GroupNorm(1, 3)]
 
@@ -245,3 +249,35 @@ def test_random_numbers_that_are_no_fractions(drawn, dtype, backend):
         return {"result": function(torch.ones(size, dtype=dtype)), "random": torch.rand(1)}
 
     agree(program, observe, 2, 2, 3, backend=backend, within={"kernels_for_small_graphs": True})
+
+
+@pytest.mark.parametrize(
+    "norm, parameters, refused",
+    [
+        ("layer_norm", (SINGLE, SINGLE), True), ("group_norm", (SINGLE, SINGLE), True),
+        ("layer_norm", (HALF, HALF), False), ("batch_norm", (SINGLE, SINGLE), False),
+        ("instance_norm", (SINGLE, SINGLE), False),
+    ],
+)  # fmt: skip
+def test_on_a_gpu_some_normalisations_take_one_dtype(norm, parameters, refused):
+    """There ATen itself is asked, at each call; under autocast there is one dtype."""
+
+    def operands(device):
+        predictions = [Prediction((4,), (1,), dtype, device, False) for dtype in (HALF, *parameters)]
+        return [Fake(None, device, prediction) for prediction in predictions]
+
+    assert may_be_refused(norm, operands(torch.device("cuda", 0)), {}) is refused
+    assert not may_be_refused(norm, operands(torch.device("cpu")), {})
+    with torch.autocast("cpu"):
+        assert not may_be_refused(norm, operands(torch.device("cuda", 0)), {})
+
+
+def test_attention_of_whole_numbers_may_fail():
+    """Kernels of the CPU are tried while it is captured, those of a GPU are not."""
+    for dtype, fails in ((WHOLE, True), (SINGLE, False)):
+        graph = bothways.trace(lambda x: x * 2)(torch.ones(2)).graph
+        [node] = graph.find_nodes(op="placeholder")
+        attended = graph.call_function(F.scaled_dot_product_attention, (node, node, node), {"attn_mask": node})
+        node.meta["example_value"] = torch.ones(2, dtype=torch.bool)
+        attended.meta["example_value"] = torch.ones(2, dtype=dtype)
+        assert may_fail(attended) is fails

@@ -7,6 +7,9 @@ from agreeing import BACKENDS, agree
 
 import bothways
 from bothways.capture.shapes import refused_kernels
+from bothways.capture.shapes.fakes import Fake
+from bothways.capture.shapes.refused_dtypes import may_be_refused
+from bothways.capture.shapes.shape_rules import Prediction
 
 FLOATS = torch.arange(6.0).view(2, 3)
 WHOLE, TRUTHS, HALF = FLOATS.long(), FLOATS > 2, FLOATS.half()
@@ -25,7 +28,7 @@ REFUSED = {
     "a method": (lambda x: x.bitwise_left_shift(x), TRUTHS),
     "in place": (lambda x: x.clone().erfinv_(), WHOLE),
     "normal_": (lambda x: x.clone().normal_(), WHOLE),
-    "random numbers": (lambda x: torch.rand(2, dtype=x.dtype), WHOLE),
+    "random numbers": (lambda x: torch.rand(2, dtype=x.dtype, device=x.device), WHOLE),
     "a list": (lambda x: torch.linalg.multi_dot([x.t(), x, x.t()]), TRUTHS),
     "inverse": (lambda x: torch.linalg.inv(x[:, :2]), HALF),
     "threshold": (lambda x: F.threshold(x, 0.1, -9.0), WHOLE.byte()),
@@ -62,6 +65,7 @@ def test_what_is_refused_raises_though_nothing_reads_it(operation, x, fullgraph,
             function(x)
         return {"raised": str(caught.value), "log": list(log)}
 
+    x = x.cpu()  # kernels of a GPU are not tried
     agree(program, observe, x, x, backend=backend, fullgraph=fullgraph)
 
 
@@ -98,11 +102,38 @@ def test_a_kernel_is_tried_once_a_process():
     def program(x):
         return x.float().cumsum(0), x.cumprod(0)
 
-    bothways.compile(program)(WHOLE)
+    x = WHOLE.cpu()
+    bothways.compile(program)(x)
     before = refused_kernels._refusal.cache_info()
-    bothways.compile(lambda x: program(x))(WHOLE)
+    bothways.compile(lambda x: program(x))(x)
     after = refused_kernels._refusal.cache_info()
     assert after.misses == before.misses and after.hits > before.hits
+
+
+def test_a_number_that_a_dtype_does_not_hold_is_left_to_a_gpu():
+    """Whose kernels are not tried, and which refuses it as the CPU does."""
+    for device, refused in (("cuda:0", True), ("cpu", False)):
+        place = torch.device(device)
+        small = Fake(None, place, Prediction((2, 3), (3, 1), torch.uint8, place, False))
+        assert may_be_refused("_threshold", (small, 0.1, -9.0), {}) is refused
+        assert may_be_refused("full_like", (small, 300), {}) is refused
+        assert not may_be_refused("full_like", (small, 200), {})
+
+
+@pytest.mark.parametrize("device", ["meta", torch.device("meta")], ids=repr)
+def test_trials_are_made_on_the_cpu_alone(device, monkeypatch):
+    """On a GPU they would draw numbers that the program is to draw."""
+    tried, refusal = [], refused_kernels._refusal
+    monkeypatch.setattr(refused_kernels, "_refusal", lambda *trial: (tried.append(trial[1]), refusal(*trial))[1])
+
+    def program(x, device):
+        return torch.rand((2, 3), dtype=torch.float16, device=device), torch.rand_like(x, device=device)
+
+    x = torch.ones(2, dtype=torch.float16, device="cpu")
+    bothways.compile(program, backend="eager", fullgraph=True)(x, device)
+    assert tried == []
+    bothways.compile(program, backend="eager", fullgraph=True)(x, "cpu")
+    assert tried == [torch.rand, torch.rand_like]
 
 
 def test_numbers_that_another_thread_draws_during_trials_are_not_drawn_again(monkeypatch):
@@ -110,6 +141,6 @@ def test_numbers_that_another_thread_draws_during_trials_are_not_drawn_again(mon
     drawn, made = [], refused_kernels.Few.tensor
     monkeypatch.setattr(refused_kernels.Few, "tensor", lambda few: (drawn.append(torch.rand(()).item()), made(few))[1])
     refused_kernels._refusal.cache_clear()
-    x = torch.ones(3, 2, dtype=torch.float16)
+    x = torch.ones(3, 2, dtype=torch.float16, device="cpu")
     bothways.compile(lambda x: (x * 3.5).cumsum(0) @ x.t(), backend="eager", fullgraph=True)(x)
     assert len(set(drawn)) == len(drawn) > 2

@@ -1,10 +1,12 @@
 """Tensors that are made by ``torch.Tensor``, ``torch.FloatTensor`` and their like, or by ``x.new``."""
 
+import numpy
 import pytest
 import torch
 from agreeing import agree
 
 import bothways
+from bothways import torch_compat
 from bothways.errors import Unsupported
 
 BACKENDS = ["eager", "aot_eager", "native"]
@@ -68,6 +70,33 @@ def test_the_default_dtype_is_the_callers():
             assert compiled(torch.ones(2, dtype=torch.int64))[0].dtype is dtype
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_where_tensors_are_made_is_the_callers(monkeypatch):
+    """As ``torch.set_default_tensor_type`` says; types that name a dtype are the CPU's."""
+    places = ["meta"]
+    monkeypatch.setattr(torch_compat, "device_of_tensor_types", lambda: places[0])
+
+    def function(array):
+        made = torch.Tensor([1, 2]), torch.Tensor(2), torch.tensor(array), torch.as_tensor(array), torch.Tensor(array)
+        return *made, torch.FloatTensor([1]), torch.FloatTensor(array), torch.tensor(array, device="cpu")
+
+    compiled = bothways.compile(function, backend="eager", fullgraph=True)
+    for place in ("meta", "meta", "cpu", "meta"):
+        places[0] = place
+        found = [tensor.device.type for tensor in compiled(numpy.ones(2))]
+        assert found == [place] * 5 + ["cpu"] * 3
+    assert len(bothways.history(compiled)) == 2
+
+
+def test_the_old_type_of_a_tensor():
+    def function(x):
+        return (x * 2).type(torch.float64), x.type(), (x > 0).type()
+
+    agree(function, lambda run, x: {"result": run(x)}, torch.ones(2), torch.ones(3), backend="eager", fullgraph=True)
+    compiled = bothways.compile(lambda x: x.type(torch.float64), backend="eager", fullgraph=True)
+    found = compiled(torch.ones(2, device="meta"))
+    assert (found.device.type, found.dtype) == ("meta", torch.float64)
 
 
 @pytest.mark.parametrize("data", [[2**70], [[1], [2, 3]], [1, "a"], 2.0, "ab"], ids=str)

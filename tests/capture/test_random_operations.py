@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses import fake_tensor
 
 import bothways
 
@@ -53,6 +54,18 @@ def test_a_call_that_fails_has_drawn_what_eager_draws(name, backend):
         (expected, state), (result, after) = outcome(plain, index), outcome(compiled, index)
         assert torch.equal(state, after)
         assert torch.equal(result, expected) if isinstance(expected, torch.Tensor) else result is expected
+
+
+def test_what_draws_is_not_run_to_learn_what_it_gives(monkeypatch):
+    """Where PyTorch has no rule for shapes it runs the kernel, on zeros, and one on a GPU draws for those too."""
+    run, ran = fake_tensor.run_fallback_kernel, []
+    monkeypatch.setattr(
+        fake_tensor, "run_fallback_kernel", lambda mode, func, *others: (ran.append(func), run(mode, func, *others))[1]
+    )
+    draws = [*DRAWS.values(), lambda: torch.binomial(torch.full((4,), 5.0), HALF[:1])]
+    for draw in draws:
+        bothways.compile(lambda draw=draw: draw() * 2, backend="eager")()
+    assert ran == []
 
 
 class Drawing(torch.autograd.Function):

@@ -63,7 +63,7 @@ def test_what_is_asked_wrongly_raises_as_it_does_uncompiled():
         for places in ((0, 1), (5,), ("a",)):
             try:
                 told.append(y.stride(*places))
-            except (TypeError, IndexError) as error:
+            except (TypeError, IndexError, RuntimeError) as error:  # as PyTorch 2.11 says of names
                 told.append(type(error).__name__)
         return told
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from cuda_on_host import CudaOnHost
+from staying import stays_compiled
 from test_optimizer_kernels import OPTIMIZERS
 from torch import nn
 
@@ -120,6 +121,25 @@ def test_many_parameters_are_one_launch(monkeypatch):
             compiled()
     [launch] = mixed.launches
     assert len(launch.arguments) == 1 + 7 * len(weights)  # how large each is, and where its six memories are
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.float64], ids=str)
+def test_a_number_that_is_written_to_places(dtype, monkeypatch):
+    """As ``y[places, 1] = 0.5`` is one, which lies on the CPU: it has to be of the dtype of what it is written to."""
+    mixed = Mixed(monkeypatch)
+
+    def program(x, places, number):
+        y = x.clone()
+        y[places, 1] = number * 2
+        return y * number
+
+    compiled = bothways.compile(program, backend=bothways.backends.aot(fw_compiler=mixed), fullgraph=True)
+    for start in (1, 3):
+        with torch.device("cpu"):
+            values = torch.ones(4, 3, dtype=dtype), torch.tensor([0, 2]), torch.tensor(start, dtype=dtype)
+        with stays_compiled():
+            assert difference(program(*values), compiled(*values)) is None
+    assert mixed.halves.numbers is not None
 
 
 def by_hand(build):

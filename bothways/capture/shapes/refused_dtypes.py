@@ -58,14 +58,15 @@ def may_be_refused(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 def _overflows(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a number is given that a tensor's dtype does not hold, where kernels of ours would not ask: in place; or
-    one that changes from call to call, which it has to hold at all calls then."""
+    """Whether a number is given that a tensor's dtype does not hold, where kernels of ours would not ask: in place, and
+    on a GPU, whose kernels are not tried; or one that changes from call to call, which it has to hold at all calls."""
     operation = ops.named(name)
     base = ops.named(operation.functional) if operation.writes else operation
     if not base.takes_numbers or not args or not isinstance(args[0], Fake):
         return False
     dtype, operands = args[0].dtype, (*args, *kwargs.values())
-    numbers = [one for one in operands if type(one) in (int, float)] if operation.writes else []
+    is_asked = operation.writes or args[0].device.type != "cpu"
+    numbers = [one for one in operands if type(one) in (int, float)] if is_asked else []
     symbols = [one for one in operands if isinstance(one, (torch.SymInt, torch.SymFloat))]
     return not (all(holds(dtype, number) for number in numbers) and all(_is_held(dtype, one) for one in symbols))
 
@@ -86,7 +87,9 @@ def _are_several(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> b
         return not lists_fit(args)
     if fails is Fails.UNLESS_PARAMETERS_FIT:
         operands = [operand for operand in (*args, *kwargs.values()) if isinstance(operand, Fake)]
-        return not parameters_fit(_after_autocast(operand.dtype for operand in operands))
+        dtypes = _after_autocast(operand.dtype for operand in operands)
+        on_cpu = all(operand.device.type == "cpu" for operand in operands)
+        return not parameters_fit(dtypes) or (operation.mixes_on_cpu and not on_cpu and len(set(dtypes)) > 1)
     places = operation.of_one_dtype
     if not places:
         return False

@@ -67,6 +67,8 @@ def check_kernel(kind: str, target: Any, args: Sequence[Any], kwargs: dict[str, 
         return
     if kind != "call_method" and not _is_of_torch(target):
         return
+    if not _is_on_cpu(args, kwargs):
+        return
     try:
         most = MOST if sum(map(_elements, (*args, *kwargs.values()))) > SMALL else SMALL
         few = functools.partial(_few, most=most, largest=sys.maxsize if operation.takes_numbers else LARGEST)
@@ -94,6 +96,18 @@ def _is_unusual(operation: ops.Operation, args: Sequence[Any], kwargs: dict[str,
         elif isinstance(arg, (list, tuple)) and any(isinstance(one, Fake) and one.dtype not in USUAL for one in arg):
             return True
     return operation.draws and kwargs.get("dtype") not in (None, *USUAL)
+
+
+def _is_on_cpu(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a trial is made there: a kernel of a GPU would draw numbers of a generator that is not put back."""
+    device = kwargs.get("device")
+    if device is None and not any(map(_holds_tensor, (*args, *kwargs.values()))):
+        device = torch_compat.device_of_tensor_types()
+    return device is None or torch.device(device).type == "cpu"
+
+
+def _holds_tensor(value: Any) -> bool:
+    return any(map(_holds_tensor, value)) if isinstance(value, (list, tuple)) else isinstance(value, Fake)
 
 
 def _elements(value: Any) -> int:

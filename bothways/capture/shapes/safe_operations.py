@@ -83,6 +83,8 @@ def _takes_any_data(node: torch.fx.Node, operation: Operation) -> bool:
         return known[-1] is not None and (known[-1].is_floating_point or known[-1].is_complex)
     if operation.fails is Fails.UNLESS_LISTS_FIT:
         return lists_fit([list(map(_example, arg)) for arg in node.args if isinstance(arg, list | tuple)])
+    if operation.mixes_on_cpu and facts_of_node(node).as_captured:
+        return False  # autocast, which makes them one dtype, was asked when it was captured
     return operation.fails in TAKEN and TAKEN[operation.fails](dtypes)
 
 

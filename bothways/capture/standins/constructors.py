@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 
-def of_numbers(data: Any, dtype: torch.dtype | None) -> torch.Tensor:
-    return torch.tensor(data, dtype=torch.get_default_dtype() if dtype is None else dtype, device="cpu")
+def of_numbers(data: Any, dtype: torch.dtype | None, device: str) -> torch.Tensor:
+    return torch.tensor(data, dtype=torch.get_default_dtype() if dtype is None else dtype, device=device)
 
 
 def of_array(
@@ -19,8 +19,8 @@ def of_array(
     return own.requires_grad_() if requires_grad else own
 
 
-def of_sizes(sizes: tuple[int, ...], dtype: torch.dtype | None) -> torch.Tensor:
-    return torch.empty(sizes, dtype=torch.get_default_dtype() if dtype is None else dtype, device="cpu")
+def of_sizes(sizes: tuple[int, ...], dtype: torch.dtype | None, device: str) -> torch.Tensor:
+    return torch.empty(sizes, dtype=torch.get_default_dtype() if dtype is None else dtype, device=device)
 
 
 def of_changing_numbers(data: Any, has_floats: bool, dtype: torch.dtype | None, device: Any) -> torch.Tensor:

@@ -18,6 +18,12 @@ def _contiguous_like(tensor: ThinTensor, *parameters: Any, generator: Any = None
     return Spec(shape, contiguous(shape), tensor.dtype)
 
 
+def _counted(count: ThinTensor, probability: ThinTensor, *, generator: Any = None) -> Spec:
+    if tuple(probability.shape) != tuple(count.shape) or probability.dtype is not count.dtype:
+        raise NotThin("probabilities that do not fit")
+    return _contiguous_like(count)
+
+
 def _with_noise(tensor: ThinTensor, noise: ThinTensor, *parameters: Any, generator: Any = None) -> Spec:
     return _contiguous_like(tensor)
 
@@ -47,6 +53,8 @@ RULES = {
     "bernoulli.p": _contiguous_like,
     "poisson.default": _contiguous_like,  # of this, and of the two below, the meta kernels say otherwise
     "_standard_gamma.default": _contiguous_like,
+    "_sample_dirichlet.default": _contiguous_like,  # of these two there are none
+    "binomial.default": _counted,
     "rrelu_with_noise.default": _with_noise,
     "bernoulli_.float": _in_place,
     "normal_": _in_place,

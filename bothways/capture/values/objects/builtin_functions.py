@@ -194,15 +194,17 @@ def _extreme(name: str, symbol: str) -> Callable[..., Value]:
     return handler
 
 
-def _empty_complaint() -> str:
+def _complaint(function: Callable[..., Any], *args: Any) -> str:
+    """What Python says, whose wording differs between its versions."""
     try:
-        max([])
-    except ValueError as error:
-        return str(error).removeprefix("max() ")
+        function(*args)
+    except (TypeError, ValueError) as error:
+        return str(error)
     raise AssertionError
 
 
-_EMPTY = _empty_complaint()  # its wording differs between versions of Python
+_EMPTY = _complaint(max, []).removeprefix("max() ")
+_NOT_CALLED = _complaint(iter, None, None)
 handles(max)(_extreme("max", ">"))
 handles(min)(_extreme("min", "<"))
 
@@ -222,7 +224,7 @@ def _iter(tracer: Tracer, value: Value, sentinel: Value | None = None) -> Value:
     if sentinel is None:
         return protocols.iterate(tracer, value)
     if not _callable(tracer, value).constant():
-        tracer.throw(TypeError, "iter(v, w): v must be callable")
+        tracer.throw(TypeError, _NOT_CALLED)
     return CallIterator(value, sentinel)
 
 

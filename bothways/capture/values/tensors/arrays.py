@@ -122,8 +122,9 @@ def _of_array(function: Any) -> Handler:
 
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
         kwargs = on_default_device(tracer, function, kwargs)
-        has_place = "device" in kwargs or torch.empty(0).device.type == "cpu"
-        array = array_of(args[0]) if len(args) == 1 and KEYWORDS.issuperset(kwargs) and has_place else None
+        array = array_of(args[0]) if len(args) == 1 and KEYWORDS.issuperset(kwargs) else None
+        if array is not None and "device" not in kwargs:
+            kwargs = {**kwargs, "device": ConstantValue(constructors.default_place(tracer))}
         wanted = {name: value.realize() for name, value in kwargs.items()} if array is not None else {}
         is_plain = array is not None and all(isinstance(value, ConstantValue) for value in wanted.values())
         if is_plain and function is torch.as_tensor and _shares(array, wanted):
@@ -148,15 +149,16 @@ def _of_type(cls: type) -> Handler:
     usual_handler, dtype = HANDLERS[cls], constructors.DTYPES[cls]
 
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        is_alone = len(args) == 1 and not kwargs and cls().device.type == "cpu"
+        is_alone = len(args) == 1 and not kwargs
         wanted = dtype or torch.get_default_dtype()
         array = array_of(args[0]) if is_alone else None
-        if array is not None and str(wanted) == f"torch.{array.dtype}":  # that shares its memory
+        place = constructors.default_place(tracer) if array is not None and dtype is None else constructors.CPU
+        if array is not None and str(wanted) == f"torch.{array.dtype}" and place == "cpu":  # that shares its memory
             return handed_out(tracer, args[0]) or usual_handler(tracer, args, kwargs)
         tensor = taken(tracer, args[0], OF_NUMBERS, torch.tensor) if is_alone else None
         if not isinstance(tensor, TensorValue):
             return usual_handler(tracer, args, kwargs)
-        return tracer.inline(of_array, [tensor], {"dtype": ConstantValue(wanted)})
+        return tracer.inline(of_array, [tensor], {"dtype": ConstantValue(wanted), "device": ConstantValue(place)})
 
     return handler
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from bothways import torch_compat
 from bothways.capture.standins import constructors as standins
 from bothways.capture.values.collections.containers import TupleValue
 from bothways.capture.values.core import protocols
@@ -37,6 +38,7 @@ DTYPES: dict[type, torch.dtype | None] = {
     torch.BoolTensor: torch.bool,
 }
 NUMBERS = (int, float, bool)
+CPU = "cpu"
 
 
 def _split(tracer: Tracer, name: str, args: Sequence[Value], kwargs: Kwargs) -> tuple[Value | None, Value | None]:
@@ -60,15 +62,22 @@ def _is_of_numbers(tracer: Tracer, value: Value) -> bool:
     return all(item.python_type() in NUMBERS or _is_of_numbers(tracer, item) for item in items)
 
 
+def default_place(tracer: Tracer) -> str:
+    """The kind of device on which ``torch.Tensor`` makes tensors."""
+    place = torch_compat.device_of_tensor_types()
+    source = tracer.inject(torch_compat.device_of_tensor_types, "torch.device_of_tensor_types")
+    tracer.guard("{s0}() == {c0}", source, place)
+    return place
+
+
 def _of_type(cls: type, dtype: torch.dtype | None) -> Handler:
     def handler(tracer: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        if dtype is None and cls().device.type != "cpu":
-            tracer.stop("tensor_subclass", "a torch.Tensor is made where that is one of another device")
         sizes, numbers = _split(tracer, f"torch.{cls.__name__}", args, kwargs)
+        place = ConstantValue(CPU if dtype is not None else default_place(tracer))
         if sizes is not None:
-            return tracer.inline(standins.of_sizes, [sizes, ConstantValue(dtype)], {})
+            return tracer.inline(standins.of_sizes, [sizes, ConstantValue(dtype), place], {})
         assert numbers is not None
-        return tracer.inline(standins.of_numbers, [numbers, ConstantValue(dtype)], {})
+        return tracer.inline(standins.of_numbers, [numbers, ConstantValue(dtype), place], {})
 
     return handler
 

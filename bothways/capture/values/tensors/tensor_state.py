@@ -89,13 +89,19 @@ def _is_data_of(node: torch.fx.Node, tensor: torch.fx.Node) -> bool:
     return node.target is getattr and node.args == (tensor, "data")
 
 
+# Where the old-fashioned types of tensors are.
+PACKAGES = {"cpu": "torch", "cuda": "torch.cuda"}
+
+
 def _type(tracer: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     """``tensor.type()``, the name of its old-fashioned type, and ``tensor.type(wanted)``, a conversion."""
-    if tensor.fake.device.type != "cpu":
+    place = tensor.fake.device.type
+    if not args and not kwargs and place in PACKAGES:
+        name = torch.empty(0, dtype=tensor.fake.dtype, device="cpu").type()
+        return ConstantValue(name.replace("torch", PACKAGES[place], 1))
+    wanted = protocols.as_constant(tracer, args[0] if args else kwargs["dtype"]) if args or kwargs else None
+    if place != "cpu" and not isinstance(wanted, torch.dtype):
         tracer.stop("call_unknown", "Tensor.type is asked of a tensor that is not on the CPU")
-    if not args and not kwargs:
-        return ConstantValue(torch.empty(0, dtype=tensor.fake.dtype, device="cpu").type())
-    wanted = protocols.as_constant(tracer, args[0] if args else kwargs["dtype"])
     dtype = wanted if isinstance(wanted, torch.dtype) else tracer.run_const(_dtype_of_type, wanted)
     if dtype is None:
         tracer.stop("call_unknown", f"Tensor.type moves a tensor to another device: {wanted}")
