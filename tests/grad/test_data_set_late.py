@@ -1,5 +1,5 @@
-"""Where a function sets the ``.data`` of many tensors, what it sets them to is computed together; which tensor has which
-memory at any moment that can be seen is eager's."""
+"""Where a function sets the ``.data`` of many tensors, what it sets them to is computed together; which tensor has
+which memory at any moment that can be seen is eager's."""
 
 import copy
 

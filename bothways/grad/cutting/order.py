@@ -38,4 +38,5 @@ def _only_computes(node: torch.fx.Node) -> bool:
     if node.target is getattr:
         return node.args[1] == "data"
     known = ops.of_node(node)
-    return node.op in ("call_function", "call_method") and bool(known.looks_like) and not (known.draws or may_write(node))
+    is_called = node.op in ("call_function", "call_method")
+    return is_called and known.looks_like is not None and not (known.draws or may_write(node))
