@@ -139,8 +139,9 @@ def _dtype_of_layer(tensor: torch.Tensor) -> torch.dtype:
     if not _is_cast(tensor):
         return tensor.dtype
     kind = tensor.device.type
-    is_cast = kind in OF_A_LIBRARY and tensor.dtype in (torch.float32, torch.float16) and math.prod(tensor.shape)
-    if not is_cast or not torch.backends.cudnn.enabled or torch.get_autocast_dtype(kind) is not torch.float16:
+    is_cudnns = kind in OF_A_LIBRARY and torch.backends.cudnn.enabled and 0 not in tensor.shape
+    dtypes = tensor.dtype, torch.get_autocast_dtype(kind)
+    if not is_cudnns or dtypes not in ((torch.float32, torch.float16), (torch.float16, torch.float16)):
         raise NotThin("an autocast that casts its parts")
     return torch.float16
 
