@@ -165,11 +165,12 @@ def run(function, call, seed=0):
 
 def sweep(operation, backend, dtype=torch.float32):
     """What becomes of an operation of OpInfo whose sizes change."""
-    differentiable = operation.supports_autograd and dtype in operation.supported_backward_dtypes("cpu")
+    device = torch.empty(0).device.type
+    differentiable = operation.supports_autograd and dtype in operation.supported_backward_dtypes(device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            found = first_samples(operation, dtype, MOST_SAMPLES, requires_grad=differentiable)
+            found = first_samples(operation, dtype, MOST_SAMPLES, requires_grad=differentiable, device=device)
             calls = variants(operation.op, found)
         except Exception as error:  # of samples that are not made here
             return Outcome("no variants", detail=f"{type(error).__name__}: {error}"[:200])

@@ -22,6 +22,7 @@ from bothways.node_facts import note_writes, writes_of
 from bothways.runtime.compiled_graph import described, known_of
 from bothways.runtime.graph_module import graph_module
 from bothways.runtime.picking import picker
+from bothways.symbols import SYMBOLIC
 
 Node = torch.fx.Node
 aten = torch.ops.aten
@@ -53,6 +54,15 @@ class Halves:
     count: int  # of results
 
 
+def place_numbers(graph: torch.fx.GraphModule) -> None:
+    """Say of numbers that became tensors, as those in a ``vmap`` do, that they are on the GPU where only it reads them:
+    they are part of its kernels."""
+    device = _gpu_of(graph)
+    for node in graph.graph.nodes:
+        if device is not None and _is_plain_number(node) and all(map(_is_on_gpu, node.users)):
+            node.meta["val"] = thin_outline((), (), node.meta["val"].dtype, device)
+
+
 def halves_of(graph: torch.fx.GraphModule) -> Halves | None:
     """The graph by devices; None where it is not of that kind."""
     device = _gpu_of(graph)
@@ -77,7 +87,7 @@ class _Splitting:
                 self._check(node)
         except _NotSplit:
             return None
-        own = [node for node in self.graph.graph.nodes if node.op != "output" and self._is_on_gpu(node)]
+        own = [node for node in self.graph.graph.nodes if node.op != "output" and _is_on_gpu(node)]
         read = list(dict.fromkeys(source for node in own for source in node.all_input_nodes if _is_on_cpu(source)))
         moved = [node for node in own if self._is_moved(node)]
         crossing = [node for node in read if any(user in own and user not in moved for user in node.users)]
@@ -88,13 +98,10 @@ class _Splitting:
         places = tuple((self.inputs.index(node.all_input_nodes[0]), node) for node in moved)
         return Halves(numbers, places, on_gpu, on_cpu if of_cpu else None, self.device, len(self.outputs))
 
-    def _is_on_gpu(self, node: Node) -> bool:
-        return any(value.device.type != "cpu" for value in _values(node))
-
     def _is_moved(self, node: Node) -> bool:
         """Whether a node brings an input to the GPU."""
         sources = node.all_input_nodes
-        return node.target in COPIES and self._is_on_gpu(node) and len(sources) == 1 and _is_on_cpu(sources[0])
+        return node.target in COPIES and _is_on_gpu(node) and len(sources) == 1 and _is_on_cpu(sources[0])
 
     def _check(self, node: Node) -> None:
         """Raise for what cannot be in either half, or has to be done in the order of the program."""
@@ -105,12 +112,12 @@ class _Splitting:
         if self._is_moved(node):
             if sources[0].op != "placeholder":
                 raise _NotSplit
-        elif self._is_on_gpu(node):
+        elif _is_on_gpu(node):
             if any(_is_on_cpu(source) and not _is_number(source) for source in sources):
                 raise _NotSplit
         elif True in devices:
             operation = ops.of(node.target)
-            if any(map(self._is_on_gpu, sources)) or operation.draws or operation.writes:
+            if any(map(_is_on_gpu, sources)) or operation.draws or operation.writes:
                 raise _NotSplit
         elif any(map(_values, sources)) and any(map(_is_on_cpu, sources)):
             raise _NotSplit  # a check, say, or a number that is read
@@ -118,7 +125,7 @@ class _Splitting:
     def _is_kept(self, node: Node) -> bool:
         """Whether the GPU does something here besides computing what others read."""
         operation = ops.of(node.target)
-        on_gpu = self._is_on_gpu(node) or any(map(self._is_on_gpu, node.all_input_nodes))
+        on_gpu = _is_on_gpu(node) or any(map(_is_on_gpu, node.all_input_nodes))
         return on_gpu and not self._is_moved(node) and (operation.draws or operation.writes or not _values(node))
 
     # The halves.
@@ -152,7 +159,7 @@ class _Splitting:
         return half
 
     def _half_of_gpu(self, crossing: Sequence[Node], moved: Sequence[Node]) -> Half:
-        places = [place for place, node in enumerate(self.outputs) if node is not None and self._is_on_gpu(node)]
+        places = [place for place, node in enumerate(self.outputs) if node is not None and _is_on_gpu(node)]
         results = [node for node in map(self.outputs.__getitem__, places) if node is not None]
         kept = [node for node in self.graph.graph.nodes if node.op == "call_function" and self._is_kept(node)]
         copies: dict[Node, Node] = {}
@@ -188,7 +195,8 @@ class _Splitting:
         return needed
 
     def _take_inputs(self, graph: torch.fx.Graph, needed: set[Node], copies: dict[Node, Node]) -> list[int]:
-        places = [place for place, node in enumerate(self.inputs) if node in needed]
+        # Sizes are read where no node says so.
+        places = [place for place, node in enumerate(self.inputs) if node in needed or _is_size(node)]
         for place in places:
             copies[self.inputs[place]] = graph.node_copy(self.inputs[place])
         return places
@@ -231,6 +239,10 @@ def _values(node: Node) -> list[torch.Tensor]:
     return [item for item in values if isinstance(item, torch.Tensor)]
 
 
+def _is_on_gpu(node: Node) -> bool:
+    return any(value.device.type != "cpu" for value in _values(node))
+
+
 def _is_on_cpu(node: Node) -> bool:
     return any(value.device.type == "cpu" for value in _values(node))
 
@@ -238,6 +250,14 @@ def _is_on_cpu(node: Node) -> bool:
 def _is_number(node: Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.dim() == 0 and value.dtype in IN_DOUBLES
+
+
+def _is_plain_number(node: Node) -> bool:
+    return node.target in COPIES and bool(node.users) and _is_on_cpu(node) and isinstance(node.args[0], (int, float))
+
+
+def _is_size(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), SYMBOLIC)
 
 
 # What runs them.

@@ -16,7 +16,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.backends.aot import Lowering, run_and_forget, run_as_is, small_within
 from bothways.backends.for_kernels import FOR_KERNELS
-from bothways.backends.mixed import halves_of, run_halves
+from bothways.backends.mixed import halves_of, place_numbers, run_halves
 from bothways.backends.packed import INSTEAD
 from bothways.errors import KernelWarning, NoCompiler, warn_once
 from bothways.lower import NotLowered, compile_graph
@@ -49,6 +49,7 @@ def compile_kernels(
 
     ``spelled_by`` may put another dialect in the place of the one that is chosen.
     """
+    place_numbers(graph)
     halves = halves_of(graph)
     if halves is not None:
         def part(half: torch.fx.GraphModule, inputs: list[Any], where: str) -> Callable[..., Any]:

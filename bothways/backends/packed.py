@@ -21,7 +21,7 @@ from bothways.lower.dialects.c.recurrent import CELLS_OF
 
 def packed(name: str, *args: Any) -> Any:
     """PyTorch's operation of that name; a layer is a call of C where that can be."""
-    if len(args) != 9 or not isinstance(args[1], torch.Tensor):
+    if len(args) != 9 or not isinstance(args[3], (list, tuple)):  # of sequences that are as long
         return torch_compat.recurrent(name)(*args)
     data, batches, state, weights, has_biases, count, dropout, training, two_ways = args
     states = tuple(state) if name == "lstm" else (state,)

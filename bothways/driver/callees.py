@@ -30,7 +30,7 @@ _MODULE_CALLS = (torch.nn.Module.__call__, torch_compat.call_module)
 # Where one of these breaks there is nothing to be gained in the rest: it is one kernel, and what makes sure of its
 # arguments or puts them in order.
 LEFT_ALONE: frozenset[Any] = frozenset({
-    torch.nn.RNN.forward, torch.nn.LSTM.forward, torch.nn.GRU.forward,
+    torch.nn.RNN.forward, torch.nn.LSTM.forward, torch.nn.GRU.forward, torch.nn.RNNBase.flatten_parameters,
     torch.nn.utils.rnn.pack_padded_sequence, torch.nn.utils.rnn.pad_packed_sequence, torch.nn.utils.rnn.pack_sequence,
     torch.nn.utils.rnn.pad_sequence, torch.nn.utils.rnn.unpad_sequence, torch.nn.utils.rnn.unpack_sequence,
     torch_compat.CALL_CUSTOM_OPERATION,

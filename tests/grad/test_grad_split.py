@@ -237,7 +237,7 @@ def test_results_of_one_operation_stay_together(backend):
         return values, (values.sin() * 2 + indices).tanh().exp().sum()
 
     def of_a_layer(x, *weights):
-        read, state = torch.gru(x, torch.zeros(1, 3, 4), weights, True, 1, 0.0, False, False, True)
+        read, state = torch.gru(x, torch.zeros(1, 3, 4), weights, True, 1, 0.0, True, False, True)
         return read, (state[0].sin() * read[:, 0] + 1).tanh().exp().sum()
 
     weights = [torch.randn(*shape, requires_grad=True) for shape in ((12, 4), (12, 4), (12,), (12,))]

@@ -4,6 +4,9 @@ import pytest
 import torch
 
 import bothways
+from bothways.capture.shapes.changes import written_roots
+from bothways.fake import lists, thin_outline
+from bothways.testing import RecordGraphs
 
 BACKENDS = ["eager", "aot_eager", "native"]
 pytestmark = pytest.mark.every_backend  # what counts an update is another thing on each
@@ -52,6 +55,51 @@ def test_a_list_that_is_changed_has_the_versions_of_eager(name, backend):
         (plain, *counted), (other, *also_counted) = found
         assert counted == also_counted
         torch.testing.assert_close(other, plain)
+
+
+WEIGHTS = {"a number": lambda: 0.25, "a tensor": lambda: torch.tensor(0.25)}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_what_a_kernel_for_a_list_does_not_count_is_not_counted(weight, backend, monkeypatch):
+    """As on GPUs, where ATen's for ``lerp`` forgets to, unless the tensors of the list differ."""
+    monkeypatch.setattr(lists, "AT_ONCE", frozenset(["cpu", "cuda"]))
+
+    def function(params, ends, weight):
+        with torch.no_grad():
+            torch._foreach_lerp_(params, ends, weight)
+
+    for others, counted in (([], 0), ([torch.ones(4, dtype=torch.float64)], 1), ([torch.ones(2, 4)[:, 1]], 1)):
+        compiled = bothways.compile(function, backend=backend, fullgraph=True)
+        for _ in range(2):
+            params = [one.clone() for one in tensors()] + [torch.empty_like(one).copy_(one) for one in others]
+            params[-1] = others[0].as_strided(others[0].shape, others[0].stride()) if others else params[-1]
+            ends = [one.new_ones(one.shape) for one in params]
+            before = [one._version for one in params]
+            expected = [one.detach().lerp(end, 0.25) for one, end in zip(params, ends, strict=True)]
+            compiled(params, ends, WEIGHTS[weight]())
+            torch.testing.assert_close(params, expected)
+            found = [one._version - number for one, number in zip(params, before, strict=True)]
+            assert found == [counted] * len(params)
+
+
+def test_what_is_not_counted_is_put_back_where_a_graph_fails_whatever_its_version_says():
+    def function(averages, gradients, x, place):
+        torch._foreach_lerp_(averages, gradients, 0.1)
+        return x[place]
+
+    recorded = RecordGraphs()
+    compiled = bothways.compile(function, backend=recorded)
+    compiled(tensors(2), tensors(2), torch.ones(3), torch.tensor(1))
+    graph = recorded.only.gm.graph
+    [node] = graph.find_nodes(op="call_function", target=torch._foreach_lerp_)
+    averages, gradients = map(list, node.args[:2])
+    counted = written_roots(graph.nodes)
+    assert {*averages, *gradients} == counted.counted and not counted.as_data
+    for node in averages:
+        node.meta["example_value"] = thin_outline((4,), (1,), torch.float32, torch.device("cuda", 0))
+    assert written_roots(graph.nodes).as_data == set(averages)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -52,6 +52,22 @@ def test_rows_of_any_length_are_few_lines_for_a_thread(rows, texts):
         assert all(int(spans) <= 64 for spans in re.findall(r"span < (\d+)", text)), "NVRTC unrolls them"
 
 
+def test_where_a_part_begins_is_not_asked(texts):
+    """Whether it begins with the first element, as one box does: a kernel adds a nothing."""
+
+    def erased(x, first, last):
+        x = x * 1
+        x[:, first:last] = 0.5
+        return x.relu()
+
+    compiled = bothways.compile(erased, backend="native", fullgraph=True)
+    for first, last in ((2, 5), (3, 7), (0, 6), (1, 9), (0, 2)):
+        x = torch.linspace(-1, 1, 48).reshape(4, 12)
+        torch.testing.assert_close(compiled(x, first, last), erased(x, first, last))
+    assert texts
+    assert not any("unknown" in str(one.why) for one in bothways.history(compiled)), bothways.history(compiled)[-1].why
+
+
 def test_a_step_whose_batches_differ_shares_an_area_of_unknown_size(texts):
     def train(compile_step):
         torch.manual_seed(0)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import bothways
 from bothways.testing import same
@@ -185,3 +186,16 @@ def test_an_old_fashioned_type_of_another_device(backend):
     expected, found = plain(x), bothways.compile(plain, backend=backend)(x)
     assert found.device == expected.device and found.dtype is expected.dtype
     torch.testing.assert_close(found, expected)
+
+
+def test_what_is_made_for_nobody_is_made_where_the_others_are():
+    """With PyTorch's default type of tensors on a GPU, a call that says nothing makes a tensor there."""
+
+    def normalised(x, mean, var, weight):
+        return F.batch_norm(x, mean, var, weight, None, training=False)
+
+    compiled = bothways.compile(normalised, backend="native", fullgraph=True)
+    compiled(torch.randn(3, 3, 4), torch.zeros(3), torch.ones(3), torch.ones(3, requires_grad=True)).sum().backward()
+    texts = [text for one in bothways.history(compiled)[0].generated for text in one.texts.values()]
+    made = [line for text in texts for line in text.splitlines() if "at_empty_strided(" in line]
+    assert made and all("device=" in line for line in made)

@@ -12,7 +12,7 @@ from test_optimizer_kernels import OPTIMIZERS
 from torch import nn
 
 import bothways
-from bothways.backends.mixed import halves_of, run_halves
+from bothways.backends.mixed import halves_of, place_numbers, run_halves
 from bothways.fake import thin_outline
 from bothways.lower.dialects.c.dialect import C
 from bothways.lower.host.program import KernelProgram
@@ -142,6 +142,21 @@ def test_a_number_that_is_written_to_places(dtype, monkeypatch):
     assert mixed.halves.numbers is not None
 
 
+def test_sizes_that_change_are_those_of_each_half(monkeypatch):
+    mixed = Mixed(monkeypatch)
+
+    def program(x, count):
+        return x * 2 + (count + 1), count * 3
+
+    backend = bothways.backends.aot(fw_compiler=mixed)
+    with bothways.config.patch(kernels_for_small_graphs=True):
+        compiled = bothways.compile(program, backend=backend, fullgraph=True)
+        for size in (3, 5, 6, 9):
+            x, count = torch.arange(float(size), device="cpu"), torch.tensor(float(size), device="cpu")
+            assert difference(program(x, count), compiled(x, count)) is None
+    assert len(bothways.history(compiled)) == 2
+
+
 def by_hand(build):
     """A graph of two inputs, ``x`` on the CPU and ``w`` on a GPU, that returns what ``build`` gives."""
     graph = torch.fx.Graph()
@@ -184,6 +199,19 @@ def test_what_a_program_moves_to_the_gpu_is_moved_before():
     values = [x, w]
     assert difference(run_halves(replace(halves, device=CPU), [x, w], compile, True)(values), found) is None
     assert values == []
+
+
+def test_numbers_that_became_tensors_are_on_the_gpu_that_reads_them():
+    def build(x, w, call):
+        read, given, both = (call(aten._to_copy.default, CPU, number, shape=()) for number in (2.5, 1, True))
+        moved = call(aten.add.Tensor, GPU, call(aten.mul.Tensor, GPU, w, read), both)
+        return [moved, given, call(aten.add.Tensor, CPU, x, both)]
+
+    graph = by_hand(build)
+    place_numbers(graph)
+    numbers = [node for node in graph.graph.nodes if node.target is aten._to_copy.default]
+    assert [node.meta["val"].device for node in numbers] == [GPU, CPU, CPU]
+    assert graph.graph.find_nodes(op="output")[0].args[0][1] is numbers[1]
 
 
 REFUSED = {

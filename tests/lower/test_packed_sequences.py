@@ -12,7 +12,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 import bothways
 from bothways import torch_compat
+from bothways.backends.packed import INSTEAD
 from bothways.backends.recurrent import PackedLayer
+from bothways.testing import difference
 
 in_c = pytest.mark.skipif(torch_compat.product_functions() is None, reason="this PyTorch shows no BLAS")
 
@@ -291,6 +293,12 @@ def test_what_c_is_not_for_is_pytorchs(case, layers_in_c):
     call = tuple(one.to(next(layer.parameters()).dtype) if one.is_floating_point() else one for one in sequences())
     agree(program_of(layer), observe, call, call, backend="native")
     assert not layers_in_c
+
+
+@of_all_kinds
+def test_what_is_called_at_breaks_takes_sequences_that_are_as_long(kind):
+    layer, x = layer_of(kind, 2), sequences()[0]
+    assert difference(layer(x), INSTEAD[type(layer).forward](layer, x)) is None
 
 
 @of_all_kinds

@@ -185,9 +185,11 @@ def test_versions_stay_as_in_eager(backend):
 
     compiled = bothways.compile(changes, backend=backend)
     for _ in range(2):
-        x = torch.ones(3)
+        x, y = torch.ones(3), torch.ones(3)
         compiled(x)
-        assert x._version == 0
+        changes(y)
+        assert x._version == y._version
+        assert x.is_cuda or x._version == 0
 
 
 # Groups -----------------------------------------------------------------------------------------------------

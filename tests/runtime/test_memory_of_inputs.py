@@ -138,7 +138,7 @@ TWICE = {
     "slices that meet, the other way": lambda: slices(slice(3, 11), slice(8)),
     "a buffer": buffers,
     "handed over": lambda: handed_over(torch.arange(1.0, 12.0), lambda tensor: tensor),
-    "handed over as an array": lambda: handed_over(torch.arange(1.0, 12.0), lambda tensor: tensor.numpy()),
+    "handed over as an array": lambda: handed_over(torch.arange(1.0, 12.0, device="cpu"), torch.Tensor.numpy),
     "slices that do not meet": lambda: slices(slice(0, 5), slice(5, 10)),
     "two arrays": lambda: (torch.from_numpy(numbers()), torch.from_numpy(numbers())),
 }
@@ -181,7 +181,7 @@ def test_what_lies_over_what_is_changed_is_changed_too(program, in_c, backend, m
             for make in [*TWICE.values(), *TWICE.values()]:
                 for grad in (False, True):
                     a, b = make()
-                    result = function(a, b, torch.tensor(2.0, requires_grad=grad))
+                    result = function(a, b, torch.tensor(2.0, device=a.device, requires_grad=grad))
                     shown.append((result, a.clone(), b.clone()))
             sides.append(shown)
     assert difference(*sides) is None

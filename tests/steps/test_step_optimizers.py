@@ -47,6 +47,8 @@ def cases():
             for form, given in forms.items():
                 if form == "foreach" and isinstance(options.get("lr"), torch.Tensor):
                     continue  # which eager refuses on the CPU
+                if form == "fused" and name == "Adagrad" and torch.empty(0).is_cuda:
+                    continue  # which eager refuses on a GPU
                 yield f"{name} {number} {form}", (kind, {**options, **given})
 
 
@@ -189,7 +191,7 @@ def test_an_update_is_differentiated(kind, backend):
             (gradient,) = torch.autograd.grad(loss, weight, create_graph=True)
             moved = weight.clone()
             moved.grad = gradient
-            inner = kind([moved], lr=rate, differentiable=True)
+            inner = kind([moved], lr=rate, differentiable=True, foreach=False)  # a list takes no tensor for a rate
             inner.step()
             F.cross_entropy(x[:, :2] @ moved, y).backward()
             outer.step()

@@ -121,6 +121,28 @@ def test_an_average_of_models_counts_as_often(name, backend):
     assert trail(make, lambda step: bothways.compile(step, backend=backend)) == trail(make, lambda step: step)
 
 
+@pytest.mark.parametrize("name", AVERAGES)
+def test_an_average_of_models_never_counts_less_often(name, backend):
+    """Not even on a GPU, where ATen counts the first model alone: a backward may hold the average."""
+    counted = []
+
+    def make(net):
+        average = AVERAGES[name](net)
+
+        def step(x, y):
+            with torch.no_grad():
+                net[0].weight.mul_(0.9)
+            average.update_parameters(net)
+            return list(average.parameters())
+
+        return step, []
+
+    for compile_step in (lambda step: step, lambda step: bothways.compile(step, backend=backend)):
+        counted.append([found["results"] for found in trail(make, compile_step)])
+    for expected, found in zip(*counted, strict=True):
+        assert all(one <= other for one, other in zip(expected, found, strict=True))
+
+
 def test_gradients_that_accumulate_and_averages_count_as_often(backend):
     def make(net):
         average = copy.deepcopy(net).requires_grad_(False)

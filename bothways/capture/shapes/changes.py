@@ -10,6 +10,7 @@ import torch.fx
 import torch.nn.functional as F
 
 from bothways import ops
+from bothways.fake.lists import AT_ONCE
 from bothways.node_facts import facts_of_call, facts_of_node
 from bothways.ops import Gives
 from bothways.runtime.nodes import set_data_
@@ -60,7 +61,7 @@ class Written(NamedTuple):
     """What the operations of a graph may write to, or what that is a view of."""
 
     counted: set[torch.fx.Node]  # by its version
-    as_data: set[torch.fx.Node]  # as ``.data``, which has a version of its own
+    as_data: set[torch.fx.Node]  # as ``.data``, which has a version of its own; or by what forgets to count
     statistics: set[torch.fx.Node]  # which are not counted at all
 
 
@@ -72,6 +73,7 @@ def written_roots(nodes: Iterable[torch.fx.Node]) -> Written:
         for changed in () if statistics else _targets(node):
             *steps, root = path_of(changed)
             (roots.as_data if any(map(_is_data, steps)) else roots.counted).add(root)
+        roots.as_data.update(map(root_of, _uncounted(node)))
     return roots
 
 
@@ -80,6 +82,19 @@ def _targets(node: torch.fx.Node) -> list[torch.fx.Node]:
     first = node.args[0] if node.args else None
     on_its_left = node.op == "call_method" or ops.of_node(node).writes_left
     return [first] if on_its_left and isinstance(first, torch.fx.Node) else node.all_input_nodes
+
+
+def _uncounted(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """What an operation on lists writes to without counting it, on a GPU."""
+    if not ops.of_node(node).uncounted_at_once or not isinstance(node.args[0], (list, tuple)):
+        return []
+    written = [one for one in node.args[0] if isinstance(one, torch.fx.Node)]
+    examples = [one.meta.get("example_value") for one in written]
+    return [
+        one
+        for one, example in zip(written, examples, strict=True)
+        if not isinstance(example, torch.Tensor) or example.device.type in AT_ONCE
+    ]
 
 
 def _is_data(node: torch.fx.Node) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from bothways import torch_compat
-from bothways.capture.shapes.outlines import OUTLINES
+from bothways.capture.shapes.outlines import OUTLINES, is_of_a_library
 from bothways.capture.shapes.shape_rules import Prediction, contiguous_stride, predict
 from bothways.errors import Unsupported
 from bothways.fake import NeedsData, NotThin, ThinMode, ThinTensor, fake_tensor_mode, of_parts, thin_outline
@@ -175,7 +175,10 @@ def run(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
     fakes = list(_fakes_in((args, kwargs)))
     known = {id(fake.meta): fake for fake in fakes}
     outline = _outline_of(function)
-    if outline is not None and not autocast and (any(map(_is_symbolic, fakes)) or _has_symbols((args, kwargs))):
+    if outline is not None and (
+        is_of_a_library(function, (fake.device.type for fake in fakes))
+        or (not autocast and (any(map(_is_symbolic, fakes)) or _has_symbols((args, kwargs))))
+    ):
         try:
             with MODE:
                 result = outline(*_replace(args, _meta), **_replace(kwargs, _meta))

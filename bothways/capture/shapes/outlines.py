@@ -3,14 +3,15 @@ are symbols.
 
 Each row is a function of the operation's own arguments that gives tensors laid out as the operation's results are, by
 operations that take symbolic sizes. Only the shapes count: the graph has the operation itself, which runs as it was
-captured, between compiled parts. What a row is not sure of raises ``NotThin``.
+captured, between compiled parts. What a row is not sure of raises ``NotThin``. Recurrent layers on GPUs are asked about
+here for plain sizes as well.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -97,26 +98,52 @@ def _made_from(result: torch.Tensor, sources: Sequence[Any]) -> torch.Tensor:
 # Recurrent layers ------------------------------------------------------------------------------------------------
 
 
+# Devices where a layer is one call of a library's, which reads where its weights lie: no thin tensor comes through it.
+OF_A_LIBRARY = frozenset(["cuda"])
+
+
 def _recurrent(count: int) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """Layers whose state is so many tensors."""
+    """Layers whose state is so many tensors; what they do to packed sequences is data."""
 
     def row(
         tensor: torch.Tensor, hidden: Any, parameters: Sequence[torch.Tensor], biases: bool, layers: int,
         dropout: float, train: bool, bidirectional: bool, batch_first: bool,
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
         state = tuple(hidden) if count > 1 else (hidden,)
-        if tensor.dim() != 3 or not tensor.is_cpu or len(state) != count or not isinstance(layers, int):
-            raise NotThin("packed sequences, or a GPU")
+        if tensor.dim() != 3 or len(state) != count or not isinstance(layers, int):
+            raise NotThin("packed sequences")
         batch, steps = tensor.shape[:2] if batch_first else (tensor.shape[1], tensor.shape[0])
-        if any(one.dim() != 3 or one.shape[1] != batch for one in state) or tensor.dtype is not parameters[0].dtype:
+        if any(one.dim() != 3 or one.shape[1] != batch for one in state) or not _are_alike(tensor, state, parameters):
             raise NotThin("a state that does not fit")
         width = state[0].shape[2] * (2 if bidirectional else 1)
-        sources = (tensor, *state, *parameters)
-        output = _made_from(tensor.new_empty((steps, batch, width)), sources)
-        last = (_made_from(one.new_empty(one.shape), sources) for one in state)
+        dtype, sources = _dtype_of_layer(tensor), (tensor, *state, *parameters)
+        output = _made_from(tensor.new_empty((steps, batch, width), dtype=dtype), sources)
+        last = (_made_from(one.new_empty(one.shape, dtype=dtype), sources) for one in state)
         return (output.transpose(0, 1) if batch_first else output), *last
 
     return row
+
+
+def _are_alike(tensor: torch.Tensor, state: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]) -> bool:
+    """Whether all is on one device, and of one dtype where autocast does not see to that."""
+    dtypes = {one.dtype for one in (*parameters, *(() if _is_cast(tensor) else (tensor, *state)))}
+    return len(dtypes) == 1 and all(one.device == tensor.device for one in (*state, *parameters))
+
+
+def _is_cast(tensor: torch.Tensor) -> bool:
+    return torch.is_autocast_enabled(tensor.device.type)
+
+
+def _dtype_of_layer(tensor: torch.Tensor) -> torch.dtype:
+    """Autocast casts what cuDNN gets to float16, whatever other operations are cast to."""
+    if not _is_cast(tensor):
+        return tensor.dtype
+    kind = tensor.device.type
+    is_cudnns = kind in OF_A_LIBRARY and torch.backends.cudnn.enabled and 0 not in tensor.shape
+    dtypes = tensor.dtype, torch.get_autocast_dtype(kind)
+    if not is_cudnns or dtypes not in ((torch.float32, torch.float16), (torch.float16, torch.float16)):
+        raise NotThin("an autocast that casts its parts")
+    return torch.float16
 
 
 # Images ----------------------------------------------------------------------------------------------------------
@@ -247,6 +274,12 @@ def _vander(tensor: torch.Tensor, N: Any = None, **options: Any) -> torch.Tensor
     return _made_from(tensor.new_empty((*tensor.shape, tensor.shape[-1] if N is None else N)), (tensor,))
 
 
+RECURRENT = {
+    torch_compat.recurrent("lstm"): _recurrent(2),
+    torch_compat.recurrent("gru"): _recurrent(1),
+    torch_compat.recurrent("rnn_tanh"): _recurrent(1),
+    torch_compat.recurrent("rnn_relu"): _recurrent(1),
+}
 OUTLINES: dict[Any, Callable[..., Any]] = {
     torch.kron: _kron,
     torch.Tensor.kron: _kron,
@@ -258,10 +291,7 @@ OUTLINES: dict[Any, Callable[..., Any]] = {
     F.bilinear: _bilinear,
     torch.linalg.pinv: _pinv,
     torch.pinverse: _pinv,
-    torch_compat.recurrent("lstm"): _recurrent(2),
-    torch_compat.recurrent("gru"): _recurrent(1),
-    torch_compat.recurrent("rnn_tanh"): _recurrent(1),
-    torch_compat.recurrent("rnn_relu"): _recurrent(1),
+    **RECURRENT,
     F.max_pool1d: _max_pool1d,
     torch.max_pool1d: _max_pool1d,
     F.interpolate: _interpolate,
@@ -280,3 +310,8 @@ OUTLINES: dict[Any, Callable[..., Any]] = {
     torch.vander: _vander,
     torch.linalg.vander: _vander,
 }
+
+
+def is_of_a_library(function: Callable[..., Any], devices: Iterable[str]) -> bool:
+    """Whether an operation has no parts that thin tensors could come through."""
+    return function in RECURRENT and not OF_A_LIBRARY.isdisjoint(devices)

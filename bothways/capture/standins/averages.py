@@ -10,6 +10,7 @@ from torch.optim.swa_utils import get_swa_avg_fn, get_swa_multi_avg_fn
 
 from bothways import torch_compat
 from bothways.capture.standins.optimizers import grouped
+from bothways.fake.lists import AT_ONCE
 
 FOREACH_DEVICES = frozenset(torch_compat.foreach_devices())
 
@@ -29,12 +30,19 @@ def update_average(average: Any, model: torch.nn.Module) -> None:
     is_first = average.n_averaged == 0
     average_into(average, owned, others)
     for mine, theirs in zip(owned, others, strict=True):
+        chosen = torch.where(is_first.to(mine.device), theirs.to(mine.dtype), mine)
         # Eager writes once, either way: as data, the choice is not counted.
-        mine.data.copy_(torch.where(is_first.to(mine.device), theirs.to(mine.dtype), mine))
+        (mine if is_uncounted(average, mine) else mine.data).copy_(chosen)
     if not average.use_buffers:
         for buffer, theirs in zip(average.module.buffers(), model.buffers(), strict=False):
             buffer.detach().copy_(theirs.detach().to(buffer.device))
     average.n_averaged += 1
+
+
+def is_uncounted(average: Any, mine: torch.Tensor) -> bool:
+    """Whether averages are made by a kernel for lists that does not count them; eager counts the first, a copy."""
+    is_listed = average.multi_avg_fn is not None or average.avg_fn is None
+    return is_listed and mine.device.type in AT_ONCE and mine.dtype.is_floating_point
 
 
 def average_into(average: Any, owned: list[Any], others: list[Any]) -> None:

@@ -278,6 +278,13 @@ def lerp_by_tensor(tensors: Tensors, ends: Tensors, weight: torch.Tensor) -> Ten
     return tensors
 
 
+def lerp_without_counting(tensors: Tensors, ends: Tensors, weight: torch.Tensor) -> Tensors:
+    """The same where PyTorch leaves versions as they are."""
+    for tensor, end in zip(tensors, ends, strict=True):
+        tensor.data.lerp_(end, weight.to(tensor.dtype))
+    return tensors
+
+
 def powers_of_tensor(base: torch.Tensor, exponents: Tensors) -> Tensors:
     """``torch._foreach_pow`` of a base that is a tensor."""
     return [torch.pow(base.to(exponent.dtype), exponent) for exponent in exponents]

@@ -16,6 +16,7 @@ import torch.fx
 
 from bothways import torch_compat
 from bothways.fake import of_parts
+from bothways.fake.lists import leaves_versions
 from bothways.grad.tracing.checked import without_data
 from bothways.grad.tracing.fused import update_of
 from bothways.grad.tracing.overlaps import Overlaps, WritesShared
@@ -73,6 +74,11 @@ def written_list(target: Any, args: Sequence[Any]) -> list[torch.Tensor]:
     return [tensor for tensor in args[0] if not tensor.is_inference()]
 
 
+def _lists(args: Sequence[Any]) -> list[Sequence[Any]]:
+    """The lists of tensors among arguments."""
+    return [arg for arg in args if isinstance(arg, (list, tuple)) and any(isinstance(one, torch.Tensor) for one in arg)]
+
+
 def reads_elsewhere(written: Sequence[torch.Tensor], read: Sequence[Any]) -> bool:
     """Whether one of a list is read for another of it, which eager does after it was changed."""
     places = {torch_compat.storage_of(tensor): place for place, tensor in enumerate(written)}
@@ -105,7 +111,8 @@ class _Noting(torch.fx.Interpreter):
             raise WritesShared("an operation on lists reads in one place what it has written in another")
         versions = list(map(torch_compat.version_of, written))
         result = super().call_function(target, args, kwargs)
-        if written and versions == list(map(torch_compat.version_of, written)):
+        is_counted = not leaves_versions(getattr(target, "__name__", ""), *_lists(args))
+        if written and is_counted and versions == list(map(torch_compat.version_of, written)):
             # What is changed as one of a list is counted in eager, and not by functionalization.
             torch.autograd.graph.increment_version(written)
         return result

@@ -377,7 +377,7 @@ class Builder:
 
     def empty(self, fake: torch.Tensor) -> Buffer:
         """Memory that nothing reads."""
-        settings = {"dtype": fake.dtype, **({"device": fake.device} if self.on_gpu else {})}
+        settings = {"dtype": fake.dtype, "device": fake.device}  # whatever is made where nothing is said
         buffer = self.extern(
             torch.ops.aten.empty_strided.default, (list(fake.shape), list(fake.stride())), settings, fake,
             self.labels.get("name", "empty"),

@@ -110,7 +110,12 @@ class Decomposition:
             raise NotLowered("a number is computed in a way that only Python knows") from None
 
     def _outline(self, node: torch.fx.Node, tensor: torch.Tensor) -> Any:
-        return tensor if self.sizes is None else Outline(self.sizes, node.meta["val"])
+        if self.sizes is not None:
+            return Outline(self.sizes, node.meta["val"])
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and torch_compat.has_symbolic_sizes(value):
+            raise NotLowered("sizes change that the graph is not given")
+        return tensor
 
     def _input_memory(self, name: str, tensor: torch.Tensor) -> Memory:
         return Memory(self.builder.unique(name), tensor.dtype, tuple(tensor.shape), tensor.stride())

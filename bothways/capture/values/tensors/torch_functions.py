@@ -19,10 +19,16 @@ from bothways import torch_compat
 from bothways.capture.guards import policy
 from bothways.capture.overrides.overrides import PASSED, PLAIN_CLASSES, overridden
 from bothways.capture.standins.contexts import decorate, decorate_with_factory
-from bothways.capture.standins.optimizers import addcdiv_by_tensors, lerp_by_tensor, powers_of_tensor
+from bothways.capture.standins.optimizers import (
+    addcdiv_by_tensors,
+    lerp_by_tensor,
+    lerp_without_counting,
+    powers_of_tensor,
+)
 from bothways.capture.values.code.functions import FunctionValue, MethodValue
 from bothways.capture.values.code.partials import PartialValue
 from bothways.capture.values.collections.containers import TupleValue
+from bothways.capture.values.collections.sequences import SequenceValue
 from bothways.capture.values.core import linked, protocols
 from bothways.capture.values.core.base import Args, Kwargs, Value
 from bothways.capture.values.core.constants import ConstantValue, constant_arguments, constant_value
@@ -30,6 +36,7 @@ from bothways.capture.values.core.handlers import HANDLERS, Handler, handles
 from bothways.capture.values.core.methods import is_none
 from bothways.capture.values.core.numbers import NumberValue, OpenTruth
 from bothways.capture.values.tensors.tensors import TensorValue
+from bothways.fake.lists import leaves_versions
 from bothways.grad import trace_wrapped
 from bothways.runtime.marks import Mark, mark_of
 
@@ -295,8 +302,16 @@ def _foreach_addcdiv_(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value
 @handles(torch_compat.foreach_lerp_)
 def _foreach_lerp_(tracer: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     if len(args) == 3 and isinstance(args[2].realize(), TensorValue):
-        return tracer.inline(lerp_by_tensor, [*args], kwargs)
+        lists = [_fakes(tracer, value) for value in args[:2]]
+        counts = torch.is_grad_enabled() or not leaves_versions(torch_compat.foreach_lerp_.__name__, *lists)
+        return tracer.inline(lerp_by_tensor if counts else lerp_without_counting, [*args], kwargs)
     return call_in_graph(tracer, torch_compat.foreach_lerp_, [*args], kwargs)
+
+
+def _fakes(tracer: Tracer, values: Value) -> list[torch.Tensor]:
+    listed = values.realize()
+    parts = listed.items_for_graph(tracer) if isinstance(listed, SequenceValue) else []
+    return [part.fake.meta for part in [part.realize() for part in parts] if isinstance(part, TensorValue)]
 
 
 @handles(torch_compat.foreach_pow)

@@ -298,7 +298,8 @@ class ThreadWriter:
 
     def index(self, element: Element, span: Span | None) -> str:
         """Where an element is in its memory; the first of a span, if there is one."""
-        terms = [str(element.offset)] if element.offset else []
+        is_there = type(element.offset) is not int or element.offset  # a symbol need not be asked whether it is
+        terms = [str(element.offset)] if is_there else []
         for loop, step in element.steps:
             name = span.first if span is not None and span.loop is not None and loop == span.loop else loop.index
             terms.append(name if _is_one(step) else f"{name} * {step}")
