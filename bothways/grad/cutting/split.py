@@ -20,6 +20,7 @@ from bothways.grad.cutting.moving import followed, may_write, nodes_without_grad
 from bothways.grad.cutting.parts import CompilePart
 from bothways.grad.cutting.sections import OpenContexts, Section, begins_or_ends, chained
 from bothways.grad.tracing.overlaps import is_view_in_secret
+from bothways.grad.tracing.results import has_known_history
 from bothways.grad.tracing.sizes import is_size
 from bothways.node_facts import Region, Watched, facts_of_call, facts_of_node
 from bothways.runtime.gradients import gradients
@@ -59,7 +60,7 @@ def sections_of(
     alone: set[torch.fx.Node] = set()
     seen = _seen(graph, inputs) if grad else set()
     pairs = zip((node for node in graph.nodes if node.op == "placeholder"), inputs, strict=False)
-    tensors = ((node, value) for node, value in pairs if isinstance(value, torch.Tensor))
+    tensors = ((node, value) for node, value in pairs if isinstance(value, torch.Tensor) and has_known_history(value))
     leaves = {node for node, tensor in tensors if tensor.requires_grad and tensor.is_leaf}
     while True:
         sections = _sections(graph, grad, apart, alone, seen, inside, leaves)
