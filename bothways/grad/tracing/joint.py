@@ -21,6 +21,7 @@ from bothways.grad.tracing.keeping import NOTHING_KEPT, Keeping, keeping
 from bothways.grad.tracing.layouts import LayoutMatters, Layouts
 from bothways.grad.tracing.leaf_order import leaf_order
 from bothways.grad.tracing.origins import Origins
+from bothways.grad.tracing.overlaps import WritesShared
 from bothways.grad.tracing.results import TracedResults, geometry, memory_of, unwrapped
 from bothways.grad.tracing.saving import Way, pieces_of, ways_through
 from bothways.grad.tracing.sizes import FIXED, Sizes
@@ -99,8 +100,8 @@ def _trace(
 ) -> Joint:
     try:
         return trace_thin(function, inputs, grad, moment, sizes, layouts, hidden, decompositions)
-    except SizedByData as error:
-        raise NotDifferentiable(str(error)) from error
+    except (SizedByData, WritesShared) as error:  # the latter where what was written is looked at, after the function
+        raise NotDifferentiable(said(error)) from error
     except (NotThin, Frozen) as error:
         if layouts is not None and layouts.is_used:
             raise
@@ -111,7 +112,7 @@ def _trace(
         fakes = [other.from_tensor(tensor) for tensor in _detached(inputs)]
         try:
             joint = _trace_joint(other, Recorder(decompositions), fakes, function, inputs, grad, moment, hidden)
-        except AssertionError as error:  # of PyTorch's fake tensors: another kind of tensor is made inside
+        except (AssertionError, WritesShared) as error:  # of fake tensors: another kind of tensor is made inside
             raise NotDifferentiable(said(error)) from error
         sizes.specialise()
     joint.sizes = sizes
