@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -65,9 +65,11 @@ def sections_of(
     while True:
         sections = _sections(graph, grad, apart, alone, seen, inside, leaves)
         leaving = {node for section in sections for node in section.nodes if _leaves(node, section)} - alone
-        if not leaving:
+        asked = {node for section in sections if section.as_captured for node in _asked_for(section.nodes)} - seen
+        if not leaving and not asked:
             return sections
         alone |= leaving
+        seen |= asked
 
 
 def _with_casts(sections: list[Section], leaves: Container[torch.fx.Node]) -> list[Section]:
@@ -149,6 +151,14 @@ def _leaves(node: torch.fx.Node, section: Section) -> bool:
         if step in behind and not leading.isdisjoint(step.all_input_nodes):
             leading.add(step)
     return not leading.intersection(behind).difference(inputs).issubset(section.nodes)
+
+
+def _asked_for(nodes: Sequence[torch.fx.Node]) -> Iterator[torch.fx.Node]:
+    """What PyTorch's own backwards among the nodes are asked for: it finds the way where a part begins with that."""
+    for node in nodes:
+        if node.target is gradients:
+            inputs: Any = node.args[1]
+            yield from (one for one in inputs if one.op != "placeholder")
 
 
 def _computed_from(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
