@@ -50,6 +50,8 @@ EXPRESSIONS = [
     "{v}.gather({dim}, {f}.argsort({dim}))", "torch.take_along_dim({f}, {f}.argmax({dim}, keepdim=True), {dim})", "{v}.take({i}.long().abs() % 7)", "{v}[[2, 0, 1]]", "{v}[:, [0, 2]]", "{v}[{b}.reshape(-1)[:1].expand({v}.shape[0])]",
     "{f}.scatter({dim}, {f}.argsort({dim})[{cut}], {num})", "{f}.scatter_add({dim}, {f}.argsort({dim}), {l})", "{f}.index_add({dim}, torch.tensor([0, 2, 0]), {f}.narrow({dim}, 0, 3))", "{v}.index_fill({dim}, torch.tensor([1, 2]), {num})",
     "{f}.index_copy({dim}, torch.tensor([2, 0]), {f}.narrow({dim}, 0, 2))", "{f}.masked_scatter({b}, {l})", "{f}.index_put((torch.tensor([0, 1, 0]),), {f}[2], accumulate=True)", "{f}.scatter_reduce({dim}, {f}.argsort({dim}), {l}, 'amax')",
+    # Of which the formula of a gradient reads less than what is saved.
+    *["torch.take_along_dim({f}, {f}.argsort({dim}), {dim})", "{f}.gather({dim}, {f}.argsort({dim})[{cut}])", "{f}.sgn()", "{f}.div({g}, rounding_mode='floor')", "{f}.cummin({dim})[0]", "{f}.scatter_reduce({dim}, {f}.argsort({dim}), {l}, 'sum')"] * 2,
     "F.one_hot({i}.long().abs() % 4, 4)", "F.embedding({i}.long().abs() % 3, {f})", "torch.bucketize({f}, torch.tensor([-1.0, 0.0, 1.0]))", "{v}.slice_scatter({v}[1:3] * 2, 0, 1, 3)", "{v}.select_scatter({v}[0] + 1, 0, 2)",
     # Products, dtypes, factories.
     "({f} @ {g}.t())", "({f} @ {f}.transpose(-1, -2))", "torch.outer({f}.reshape(-1)[:6], {g}.reshape(-1)[:5])", "torch.einsum('ij,kj->ik', {f}, {g})", "F.linear({f}, {f}[:3])", "torch.addmm({f}, {g}, {g})",
@@ -110,7 +112,7 @@ class Writer:
         self.precision = self.random.choice([*["float64"] * 4, *["float32"] * 3, "bfloat16", "float16"])
         self.space = {}
         self.names, self.lines = [], []
-        self.first = None
+        self.first = self.read = None
 
     def program(self):
         prelude = PRELUDE.format(precision=self.precision)
@@ -143,7 +145,10 @@ class Writer:
         else:
             text, name = self.random.choice(EXPRESSIONS), f"t{len(self.names)}"
         before = len(self.lines)
-        if self.attempt(text, name) and self.random.random() < 0.04:
+        is_written = self.attempt(text, name)
+        if is_written and name is not None:
+            self.read = self.first
+        if is_written and self.random.random() < 0.04:
             self.lines.insert(before, "bothways.graph_break()")
 
     def attempt(self, template, name):
@@ -202,7 +207,10 @@ class Writer:
         return name
 
     def written(self):
+        """One of the variables; often what was just read, and may be saved."""
         name = self.random.choice(self.names) if self.names else None
+        if self.read in self.names and self.random.random() < 0.3:
+            name = self.read
         self.first = self.first or name
         return name
 

@@ -13,19 +13,23 @@ from unittest import mock
 import bothways
 from bothways.backends import native
 from bothways.building import toolchain
+from bothways.grad.nodes import renewed
 from bothways.lower.dialects.reference.dialect import Reference
 from bothways.runtime import logs
 
 
 class Way(NamedTuple):
-    """A backend; whether small graphs become kernels, too; and what makes the kernels."""
+    """A backend; whether small graphs become kernels, too; what makes the kernels; and whether tensors of any size
+    are large, where writes by an index are ATen's."""
 
     backend: str
     kernels: bool = True
     compiler: str = "-O3"
+    large: bool = False
 
     def __str__(self):
-        return f"{self.backend} ({self.compiler}{'' if self.kernels else ', small graphs as they are'})"
+        small, large = ", small graphs as they are" * (not self.kernels), ", all are large" * self.large
+        return f"{self.backend} ({self.compiler}{small}{large})"
 
 
 EAGER, AOT, NATIVE = Way("eager"), Way("aot_eager"), Way("native")
@@ -37,7 +41,7 @@ TURNS = (AOT, QUICK, LOOPS, QUICK, AOT, LOOPS, EAGER, QUICK, AOT, NATIVE, LOOPS,
 
 
 def in_turn(seed):
-    return TURNS[seed % len(TURNS)]
+    return TURNS[seed % len(TURNS)]._replace(large=seed // len(TURNS) % 3 == 0)
 
 
 @contextlib.contextmanager
@@ -53,6 +57,8 @@ def taken(way):
     with contextlib.ExitStack() as entered:
         entered.enter_context(bothways.config.patch(kernels_for_small_graphs=way.kernels))
         entered.enter_context(mock.patch.object(logs, "ran_plainly_after", failed))
+        if way.large:
+            entered.enter_context(mock.patch.object(renewed, "LITTLE", 0))
         if way.compiler.startswith("-"):
             flags = [way.compiler if flag == "-O3" else flag for flag in toolchain.FLAGS]
             entered.enter_context(mock.patch.object(toolchain, "FLAGS", flags))

@@ -21,8 +21,8 @@ from bothways.grad.again import Tangents, TwinInUse, Wanted, backward_function, 
 from bothways.grad.backwards import Backwards, CompiledBackward, after_numbers
 from bothways.grad.halves.facts import FactMemo, Facts
 from bothways.grad.halves.kept import Connections
-from bothways.grad.halves.partition import NotRepeatable, check_takes, extract
-from bothways.grad.halves.pieces import MOST_ASKED, Outline, Pieces
+from bothways.grad.halves.partition import NotRepeatable, asked_owners, check_takes, extract
+from bothways.grad.halves.pieces import MOST_ASKED, Outline, Pieces, asked_for
 from bothways.grad.halves.plan import GradPlan
 from bothways.grad.halves.recalled import recall_backward
 from bothways.grad.nodes.changed import Changes, Versions, recounting, sharing
@@ -31,7 +31,6 @@ from bothways.grad.nodes.renewed import RENEWED, may_be_renewed, renewals
 from bothways.grad.nodes.running import as_traced, autograd_is_watched, outlined, strides_of, takes_list, with_arguments
 from bothways.grad.nodes.usual import Usuals
 from bothways.grad.tracing.joint import trace_joint
-from bothways.grad.tracing.keeping import NOTHING_KEPT
 from bothways.grad.tracing.leaf_order import hooked_in_order
 from bothways.grad.tracing.sizes import always
 from bothways.grad.tracing.traced import (
@@ -387,10 +386,12 @@ class DifferentiatedGraph:
             graph = extract(joint, self.backward_inputs(joint), joint.chosen_gradients(wanted))
         except refusals:  # the error of what was changed leaves
             return range(count)
-        if joint.keeping is not NOTHING_KEPT:  # a custom function is asked for all that it has saved, read or not
+        if joint.keeping.reads_outside:
             return range(count)
         takes = [node for node in graph.graph.nodes if node.op == "placeholder"][len(self.sizes.symbols) :]
-        return [place for place, node in enumerate(takes[:count]) if node.users]
+        asked = asked_owners(joint, *asked_for(tangents, wanted))
+        pairs = zip(takes[:count], self.backward_inputs(joint), strict=False)
+        return [place for place, (node, value) in enumerate(pairs) if node.users or value in asked]
 
     def backward_to_copy(self, strides: Strides, inputs: Sequence[torch.Tensor]) -> torch.fx.GraphModule | None:
         """The graph of a backward, for gradients that lie like that; None unless it is all that the node's does."""

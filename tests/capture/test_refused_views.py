@@ -403,3 +403,33 @@ def test_behind_a_backward_of_the_function_s_own(how, backend):
             return seen | {"refused": str(error)[:60]}
 
     agree(program, observe, 1.0, 1.0, 2.0, backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda view: view.data.mul_(2),
+        lambda view: view.data.masked_fill_(view > 0, -2),
+        lambda view: view.data.add(1),
+        lambda view: view > 0,
+    ],
+)
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("name", VIEWS)
+def test_what_needs_no_history_of_a_view_whose_base_got_one_is_done(name, given, use, backend):
+    def program(x, weight):
+        base = x if given else x * 1
+        view = VIEWS[name](base)
+        base.addcmul_(weight, weight)
+        return use(view), base * 2
+
+    def observe(function, _):
+        weight = torch.full((2, 2), 2.0, requires_grad=True)
+        try:
+            used, doubled = function(torch.ones(2, 2), weight)
+        except RuntimeError as error:
+            return {"raised": str(error).partition("[")[0]}
+        return {"used": used.detach(), "gradient": torch.autograd.grad(doubled.sum(), weight)}
+
+    agree(program, observe, 1, 2, backend=backend, within={"kernels_for_small_graphs": True})

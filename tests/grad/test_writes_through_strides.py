@@ -31,3 +31,24 @@ def test_a_parameter_with_gaps_is_written_through_strides(write, kept, backend):
         return {"y": y, "a": a, "version": a._version, "gradients": torch.autograd.grad(y, [a, b], allow_unused=True)}
 
     agree(program, observe, 1, 2, backend=backend, within={"kernels_for_small_graphs": True}, fullgraph=True)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("write", [lambda c, window: c.copy_(window.roll(1, 0)), lambda c, window: window.mul_(2)])
+@pytest.mark.parametrize("gives", [lambda window: window.t(), lambda window: window, lambda window: window + 1])
+def test_a_view_by_strides_of_an_argument_in_larger_memory(gives, write, backend):
+    """What it has become is found out where the function has ended: it does not show in memory that is made anew."""
+
+    def program(c, e):
+        window = c.as_strided(c.shape, c.stride())
+        write(c, window)
+        return gives(window), e * 2
+
+    def observe(function, _):
+        c, e = torch.arange(18.0).reshape(6, 3)[1:], torch.ones(3, requires_grad=True)
+        view, doubled = function(c, e)
+        gradient = torch.autograd.grad(doubled.sum(), e)
+        c.add_(1)
+        return {"view": view, "strides": view.stride(), "c": c, "gradient": gradient}
+
+    agree(program, observe, 1, 2, backend=backend, within={"kernels_for_small_graphs": True}, fullgraph=True)

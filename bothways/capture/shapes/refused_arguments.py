@@ -6,6 +6,7 @@ is the user's own error, the second a break at the operation.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -124,6 +125,55 @@ def _unless_of_channels(bias: Any, weight: Any, dim: int, groups: int) -> Except
     return None if is_right else ValueError(f"a bias of {tuple(bias.shape)} for {channels} channels")
 
 
+def _scattered(names: str, part_of: Callable[..., Sequence[Any]]) -> Refusal:
+    """What replaces a part of a copy has that part's shape; ``names`` are those that say which part it is."""
+
+    def refusal(args: Arguments, kwargs: dict[str, Any]) -> Exception | None:
+        tensor, source, *where = _arguments_of(args, kwargs, f"input src {names}")
+        if not isinstance(tensor, Fake) or not isinstance(source, Fake) or any(isinstance(one, Fake) for one in where):
+            return None
+        try:
+            part = part_of(list(tensor.shape), *where)
+        except IndexError as error:
+            return error
+        is_right = len(part) == len(source.shape) and all(map(operator.eq, part, source.shape))
+        return None if is_right else RuntimeError(f"a part of {tuple(part)} is replaced by {tuple(source.shape)}")
+
+    return refusal
+
+
+def _row(sizes: list[Any], dim: int, index: int) -> list[Any]:
+    size = sizes.pop(dim)
+    if not -size <= index < size:
+        raise IndexError(f"{index} of {size}")
+    return sizes
+
+
+def _slice(sizes: list[Any], dim: int | None, start: Any, end: Any, step: int | None) -> list[Any]:
+    dim, step = dim or 0, 1 if step is None else step
+    if step <= 0:
+        raise IndexError(f"a step of {step}")
+    size = sizes[dim]
+    first = _within(0 if start is None else start, size)
+    last = _within(size if end is None else end, size)
+    sizes[dim] = (last - first + step - 1) // step if last > first else 0
+    return sizes
+
+
+def _within(place: Any, size: Any) -> Any:
+    return max(0, min(size, place + size if place < 0 else place))
+
+
+def _diagonal(sizes: list[Any], offset: int | None, dim1: int | None, dim2: int | None) -> list[Any]:
+    offset, dims = offset or 0, (dim1 or 0, 1 if dim2 is None else dim2)
+    rows, columns = (sizes[dim] for dim in dims)
+    taken = {dim % len(sizes) for dim in dims}
+    if len(taken) < 2:
+        raise IndexError(f"the diagonal of dimension {dims[0]} alone")
+    length = min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns)
+    return [*(size for dim, size in enumerate(sizes) if dim not in taken), max(0, length)]
+
+
 RULES: dict[str, Refusal] = {
     "gelu": _unless(1, "approximate", lambda kind: kind in ("none", "tanh")),
     "softshrink": _unless(1, "lambd", _is_bound),
@@ -133,6 +183,10 @@ RULES: dict[str, Refusal] = {
     "gather": _into(lambda dtype: dtype),
     "addmm": _adding,
     "linear": _linear,
+    "select_scatter": _scattered("dim index", _row),
+    "slice_scatter": _scattered("dim start end step", _slice),
+    "diagonal_scatter": _scattered("offset dim1 dim2", _diagonal),
+    "as_strided_scatter": _scattered("size", lambda sizes, size: size),
     **{f"conv{rank}d": _convolution for rank in (1, 2, 3)},
     **{f"conv_transpose{rank}d": _transposed for rank in (1, 2, 3)},
     **dict.fromkeys(("celu", "celu_"), _unless(1, "alpha", lambda alpha: alpha != 0)),

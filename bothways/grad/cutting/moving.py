@@ -6,6 +6,7 @@ value that is.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -20,6 +21,12 @@ from bothways.runtime.gradients import gradients
 Node = torch.fx.Node
 
 _DETACHING = ("detach", torch.detach)
+
+# What ends a loss, mostly: no formula reads what it gave.
+_NOT_READ_AGAIN = frozenset({
+    "sum", "mean", "mul", "add", "sub", "neg", "dot", "matmul", "mse_loss", "l1_loss", "smooth_l1_loss",
+    "cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+})  # fmt: skip
 
 
 def followed(graph: torch.fx.Graph, inputs: Sequence[Any]) -> set[Node]:
@@ -41,20 +48,32 @@ def followed(graph: torch.fx.Graph, inputs: Sequence[Any]) -> set[Node]:
 
 
 def lead_to_each_other(results: Iterable[Node], followed_nodes: set[Node]) -> bool:
-    """Whether autograd comes from a result to another one. A gradient has a history of its own, which does not go
-    through what it is the gradient of."""
+    """Whether autograd comes from a result to another one. That of a gradient goes through what its formulas read,
+    which is not all that it is the gradient of."""
     asked = followed_nodes.intersection(results)
     for result in asked:
         pending, seen = [result], {result}
         while pending:
-            node = pending.pop()
-            above = () if node.target is gradients else node.all_input_nodes
+            above = _above(pending.pop())
             new = [one for one in above if one in followed_nodes and one not in seen]
             if not asked.isdisjoint(new):
                 return True
             seen.update(new)
             pending += new
     return False
+
+
+def _above(node: Node) -> list[Node]:
+    """What the history of a value may go to next."""
+    if node.target is not gradients:
+        return node.all_input_nodes
+    roots: Any = node.args[0]
+    return [
+        *itertools.chain.from_iterable(
+            root.all_input_nodes if ops.of_node(root).name in _NOT_READ_AGAIN else (root,) for root in roots
+        ),
+        *(one for one in node.all_input_nodes if one not in roots),
+    ]
 
 
 def _begin(graph: torch.fx.Graph, inputs: Sequence[Any]) -> set[Node]:

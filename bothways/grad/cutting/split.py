@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +21,7 @@ from bothways.grad.cutting.order import with_data_set_late
 from bothways.grad.cutting.parts import CompilePart
 from bothways.grad.cutting.sections import OpenContexts, Section, begins_or_ends, chained
 from bothways.grad.tracing.overlaps import is_view_in_secret
+from bothways.grad.tracing.results import has_known_history
 from bothways.grad.tracing.sizes import is_size
 from bothways.node_facts import Region, Watched, facts_of_call, facts_of_node
 from bothways.runtime.gradients import gradients
@@ -60,14 +61,16 @@ def sections_of(
     alone: set[torch.fx.Node] = set()
     seen = _seen(graph, inputs) if grad else set()
     pairs = zip((node for node in graph.nodes if node.op == "placeholder"), inputs, strict=False)
-    tensors = ((node, value) for node, value in pairs if isinstance(value, torch.Tensor))
+    tensors = ((node, value) for node, value in pairs if isinstance(value, torch.Tensor) and has_known_history(value))
     leaves = {node for node, tensor in tensors if tensor.requires_grad and tensor.is_leaf}
     while True:
         sections = _sections(graph, grad, apart, alone, seen, inside, leaves)
         leaving = {node for section in sections for node in section.nodes if _leaves(node, section)} - alone
-        if not leaving:
+        asked = {node for section in sections if section.as_captured for node in _asked_for(section.nodes)} - seen
+        if not leaving and not asked:
             return sections
         alone |= leaving
+        seen |= asked
 
 
 def _with_casts(sections: list[Section], leaves: Container[torch.fx.Node]) -> list[Section]:
@@ -149,6 +152,14 @@ def _leaves(node: torch.fx.Node, section: Section) -> bool:
         if step in behind and not leading.isdisjoint(step.all_input_nodes):
             leading.add(step)
     return not leading.intersection(behind).difference(inputs).issubset(section.nodes)
+
+
+def _asked_for(nodes: Sequence[torch.fx.Node]) -> Iterator[torch.fx.Node]:
+    """What PyTorch's own backwards among the nodes are asked for: it finds the way where a part begins with that."""
+    for node in nodes:
+        if node.target is gradients:
+            inputs: Any = node.args[1]
+            yield from (one for one in inputs if one.op != "placeholder")
 
 
 def _computed_from(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:

@@ -19,7 +19,6 @@ from bothways.grad.halves.partition import (
     window_inputs,
 )
 from bothways.grad.halves.pieces import bits
-from bothways.grad.tracing.keeping import NOTHING_KEPT
 from bothways.grad.tracing.traced import DATA, DETACH, Joint, Output, Result, ResultView, does_more
 
 
@@ -129,7 +128,7 @@ def _leads(joint: Joint) -> tuple[int, ...]:
 
 def _kept_outside(joint: Joint, kept: Sequence[torch.fx.Node]) -> tuple[tuple[int, ...], dict[int, int]]:
     """Where people hold what is kept, too: what is live, and what the new values of inputs are."""
-    if joint.keeping is NOTHING_KEPT:
+    if not joint.keeping.reads_outside:
         return (), {}
     owners = owners_of(joint)
     live, new = live_values(joint, owners), new_values(joint, owners)

@@ -106,7 +106,7 @@ def windows_beside(joint: Joint, leaves: Sequence[bool]) -> tuple[Node, ...]:
 
 
 def _read_whole(joint: Joint, read: set[Node]) -> set[Node]:
-    return read | joint.keeping.asked | joint.keeping.held | set(joint.stand_ins.values())
+    return read | joint.keeping.asked.keys() | joint.keeping.held | set(joint.stand_ins.values())
 
 
 def owners_of(joint: Joint) -> dict[Node, Node]:
@@ -137,12 +137,19 @@ def _sources(node: Node) -> Iterable[Node]:
 def _needed(joint: Joint, owners: dict[Node, Node]) -> set[Node]:
     """The owners of what backward operations read, which is what eager saves."""
     needed = {owners[node] for node in _read(joint)}
+    asked = {owners[node] for node in joint.keeping.asked if node in owners}
     # Of what lies in another way than in eager, the user may hold the original, and change it.
     held = {*joint.primals, *(owners[node] for node in joint.results)}
-    originals = {owners[own] for turned, own in joint.stand_ins.items() if owners[turned] in needed}
-    asked = {owners[node] for node in joint.keeping.asked if node in owners}
+    originals = {owners[own] for turned, own in joint.stand_ins.items() if owners[turned] in needed | asked}
     new = {owners[joint.updates[place]] for place in joint.keeping.changed if place in joint.updates}
     return needed | ((originals | asked) & held) | new
+
+
+def asked_owners(joint: Joint, results: int, inputs: int) -> set[Node]:
+    """What eager's nodes between some results and some inputs look at, read or not."""
+    owners = owners_of(joint)
+    asked = joint.keeping.asked_between(results, inputs)
+    return asked | {owners[node] for node in asked if node in owners}
 
 
 def _read(joint: Joint) -> Iterator[Node]:

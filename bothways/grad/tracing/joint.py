@@ -7,7 +7,7 @@ raises ``NotDifferentiable``, and the caller runs the captured graph as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -21,8 +21,9 @@ from bothways.grad.tracing.keeping import NOTHING_KEPT, Keeping, keeping
 from bothways.grad.tracing.layouts import LayoutMatters, Layouts
 from bothways.grad.tracing.leaf_order import leaf_order
 from bothways.grad.tracing.origins import Origins
+from bothways.grad.tracing.overlaps import WritesShared
 from bothways.grad.tracing.results import TracedResults, geometry, memory_of, unwrapped
-from bothways.grad.tracing.saving import pieces_behind
+from bothways.grad.tracing.saving import Way, pieces_of, ways_through
 from bothways.grad.tracing.sizes import FIXED, Sizes
 from bothways.grad.tracing.trace import Decompositions, Recorder
 from bothways.grad.tracing.traced import (
@@ -99,8 +100,8 @@ def _trace(
 ) -> Joint:
     try:
         return trace_thin(function, inputs, grad, moment, sizes, layouts, hidden, decompositions)
-    except SizedByData as error:
-        raise NotDifferentiable(str(error)) from error
+    except (SizedByData, WritesShared) as error:  # the latter where what was written is looked at, after the function
+        raise NotDifferentiable(said(error)) from error
     except (NotThin, Frozen) as error:
         if layouts is not None and layouts.is_used:
             raise
@@ -111,7 +112,7 @@ def _trace(
         fakes = [other.from_tensor(tensor) for tensor in _detached(inputs)]
         try:
             joint = _trace_joint(other, Recorder(decompositions), fakes, function, inputs, grad, moment, hidden)
-        except AssertionError as error:  # of PyTorch's fake tensors: another kind of tensor is made inside
+        except (AssertionError, WritesShared) as error:  # of fake tensors: another kind of tensor is made inside
             raise NotDifferentiable(said(error)) from error
         sizes.specialise()
     joint.sizes = sizes
@@ -178,14 +179,15 @@ def _trace_joint(
         order = leaf_order(results.values, wrapped) if grad else ()
         results.add(hidden or (), variables)
         behind = [nodes_behind(value) for value in results.values]
-        kept = _keeping(recorder, fakes, wrapped, behind) if grad else NOTHING_KEPT
+        ways = ways_through(behind, wrapped)
+        kept = _keeping(recorder, fakes, wrapped, ways) if grad else NOTHING_KEPT
         differentiable = tuple(value.requires_grad for value in results.values)
         updates = _updates(recorder, fakes, wrapped, any(differentiable))
         joint = Joint(
             recorder, primals, results.nodes, described, updates,
             tuple(_changes(wrapped[index], versions[index]) for index in updates),
             tuple(_changes(value, 0) for value in results.values),
-            differentiable, pieces_behind(behind, wrapped), _reached(behind, wrapped),
+            differentiable, pieces_of(ways), _reached(behind, wrapped),
             frozenset(recorder.graph.nodes), hidden=len(hidden or ()), variables=variables,
             stand_ins=_stand_ins(recorder), keeping=kept, recounted=_recounted(wrapped, versions, updates),
             views=tuple(value._is_view() for value in results.values), leaf_order=order,
@@ -234,12 +236,12 @@ def _check_windows(outputs: Sequence[Output], inputs: Sequence[torch.Tensor], re
 
 
 def _keeping(
-    recorder: Recorder, fakes: list[torch.Tensor], wrapped: list[torch.Tensor], behind: Sequence[set[Any]]
+    recorder: Recorder, fakes: list[torch.Tensor], wrapped: list[torch.Tensor], ways: Mapping[Any, Way]
 ) -> Keeping:
     pairs = enumerate(zip(wrapped, fakes, strict=True))
     changed = [index for index, (value, fake) in pairs if unwrapped(value) is not fake]
     try:
-        return keeping(recorder, set().union(*behind), wrapped, changed)
+        return keeping(recorder, ways, wrapped, changed)
     except RuntimeError as error:  # what a function has saved was changed since
         raise NotDifferentiable(said(error)) from error
 

@@ -1,73 +1,89 @@
-"""What is kept for a backward where people outside hold it too, and may change it: by custom functions, and of inputs
-that the graph itself changes.
+"""What is kept for a backward where people outside hold it too, and may change it: by eager's nodes and by custom
+functions, and of inputs that the graph itself changes.
 
-Eager checks whatever a function saved when the function asks for it, read or not, and reads what is on a context as it
-is at that moment. An input that was saved after its change is checked as the input that it is.
+Eager checks whatever a node of its own has saved, read or not, and what a custom function saved when it asks for it; it
+reads what is on a context as it is at that moment. An input that was saved after its change is checked as the input
+that it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.fx
 
 from bothways import torch_compat
+from bothways.grad.tracing.saving import Way
 from bothways.grad.tracing.trace import Recorder
 
 _ASKING = frozenset({"saved_tensors", "saved_variables"})
 
-# Nodes of autograd's whose formula reads less of what they keep where it is traced than where it runs: products and
-# their running ones are worked out without their results there. Eager checks all that they keep.
-_READING_LESS = frozenset({"ProdBackward0", "ProdBackward1", "CumprodBackward0"})
-
 
 @dataclass(frozen=True)
 class Keeping:
-    """Values of the forward: those that were saved and are ``asked`` for, by custom functions or by formulas that do
-    not read them where they are traced; those that contexts have ``held``, and, where there are such, all that were
-    ``saved``. ``changed`` are inputs that were changed and then saved, ``changed_held`` those that are only held."""
+    """Values of the forward: those that were saved and are ``asked`` for, read or not, with the backwards that do so;
+    those that contexts have ``held``, and, where there are such, all that were ``saved``. ``changed`` are inputs that
+    were changed and then saved, ``changed_held`` those that are only held."""
 
-    asked: frozenset[torch.fx.Node] = frozenset()
+    asked: Mapping[torch.fx.Node, frozenset[Way]] = field(default_factory=dict)
     held: frozenset[torch.fx.Node] = frozenset()
     saved: frozenset[torch.fx.Node] = frozenset()
     changed: frozenset[int] = frozenset()
     changed_held: frozenset[int] = frozenset()
 
 
+    @property
+    def reads_outside(self) -> bool:
+        """Whether a backward reads what is not its own: as it is then, or after a change in the forward."""
+        return bool(self.held or self.changed or self.changed_held)
+
+    def asked_between(self, results: int, inputs: int) -> set[torch.fx.Node]:
+        """The values that a backward through some of the results, by some of the inputs, asks for."""
+        return {
+            value for value, ways in self.asked.items() if any(way[0] & results and way[1] & inputs for way in ways)
+        }
+
+
 NOTHING_KEPT = Keeping()
 
 
 def keeping(
-    recorder: Recorder, nodes: Iterable[Any], wrapped: Sequence[torch.Tensor], changed: Iterable[int]
+    recorder: Recorder, ways: Mapping[Any, Way], wrapped: Sequence[torch.Tensor], changed: Iterable[int]
 ) -> Keeping:
-    """What the autograd ``nodes`` of a forward keep; ``wrapped`` are its inputs, some of which it has changed.
+    """What the autograd nodes of a forward keep, which ``ways`` go through; ``wrapped`` are its inputs, some of which
+    it has changed.
 
     Raises ``RuntimeError`` where something was changed since it was saved.
     """
-    nodes = list(nodes)
-    custom = [node for node in nodes if isinstance(node, torch.autograd.function.BackwardCFunction)]
+    custom = [node for node in ways if isinstance(node, torch.autograd.function.BackwardCFunction)]
     held = [tensor for node in custom for tensor in _tensors(vars(node))]
-    asking = [node for node in custom if _asks(node)]
-    asking += [node for node in nodes if type(node).__name__ in _READING_LESS]
-    asked = [tensor for node in asking for tensor in torch_compat.saved_tensors_of(node)]
     updated = {torch_compat.storage_identity(wrapped[place]): place for place in changed}
-    if not (held or asked or updated):
-        return NOTHING_KEPT
     saved: list[torch.Tensor] = []
     if held or updated:
-        saved = [tensor for node in nodes for tensor in torch_compat.saved_tensors_of(node)]
+        saved = [tensor for node in ways for tensor in torch_compat.saved_tensors_of(node)]
     places = _places(updated, saved)
     return Keeping(
-        _values(recorder, asked), _values(recorder, held), _values(recorder, saved),
+        _asked(recorder, ways), _values(recorder, held), _values(recorder, saved),
         places, _places(updated, held) - places,
     )  # fmt: skip
 
 
+def _asked(recorder: Recorder, ways: Mapping[Any, Way]) -> dict[torch.fx.Node, frozenset[Way]]:
+    asked: dict[torch.fx.Node, frozenset[Way]] = {}
+    for node, way in ways.items():
+        if _asks(node):
+            for value in _values(recorder, torch_compat.saved_tensors_of(node)):
+                asked[value] = asked.get(value, frozenset()) | {way}
+    return asked
+
+
 def _asks(node: Any) -> bool:
-    """Whether the backward of a custom function looks at what was saved."""
+    """Whether a backward looks at what was saved: one of the user's, where its code does."""
+    if not isinstance(node, torch.autograd.function.BackwardCFunction):
+        return True
     cls = node._forward_cls
     codes = (getattr(getattr(cls, name, None), "__code__", None) for name in ("backward", "vjp"))
     return any(code is not None and _ASKING.intersection(code.co_names) for code in codes)

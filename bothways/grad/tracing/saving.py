@@ -1,28 +1,35 @@
-"""Which results of a trace have autograd nodes in common that save something, and to which inputs those lead.
+"""Which backwards go through the autograd nodes of a trace: behind which results they are, to which inputs they lead.
 
-A second backward through nodes that keep a tensor is an error in eager.
+A second backward through nodes that keep a tensor is an error in eager, and so is one through a node whose tensors were
+changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from bothways import torch_compat
 
+Way = tuple[int, int]  # results and inputs, as bits
 
-def pieces_behind(behind: Sequence[Collection[Any]], wrapped: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    """The results, as bits, behind which a node lies that saves something, then the inputs to which it leads, as bits;
-    then those of the next one. Nodes of which both are the same are one. ``behind`` are the nodes of each result."""
+
+def ways_through(behind: Sequence[Collection[Any]], wrapped: Sequence[torch.Tensor]) -> dict[Any, Way]:
+    """Each node with the results behind which it is, and the inputs to which it leads; ``behind`` are the nodes of each
+    result."""
     results: dict[Any, int] = {}
     for number, nodes in enumerate(behind):
         for node in nodes:
             results[node] = results.get(node, 0) | 1 << number
     leads = _leads(results, wrapped)
-    saving = (node for node in results if torch_compat.has_saved_tensors(node))
-    pairs = sorted({(results[node], leads[node]) for node in saving})
+    return {node: (results[node], leads[node]) for node in results}
+
+
+def pieces_of(ways: Mapping[Any, Way]) -> tuple[int, ...]:
+    """The ways of the nodes that save something, one after the other; nodes of the same ways are one."""
+    pairs = sorted({way for node, way in ways.items() if torch_compat.has_saved_tensors(node)})
     return tuple(number for pair in pairs for number in pair)
 
 

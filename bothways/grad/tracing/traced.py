@@ -120,7 +120,7 @@ class Joint:
     that was done to its ``.data``. Of the ``recounted`` inputs the version grows though no element changes, once for
     each time they are there: the shape of a view was changed in place. The last results, as many as
     ``hidden`` says, are no outputs: a backward that is differentiated again reads them. ``stand_ins`` are values laid
-    out in another way, with those that eager has, and saves, in their place. ``keeping`` is what custom functions keep.
+    out in another way, with those that eager has, and saves, in their place. ``keeping`` is what eager keeps besides.
     """
 
     recorder: Recorder
