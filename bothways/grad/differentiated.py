@@ -31,7 +31,7 @@ from bothways.grad.nodes.renewed import RENEWED, may_be_renewed, renewals
 from bothways.grad.nodes.running import as_traced, autograd_is_watched, outlined, strides_of, takes_list, with_arguments
 from bothways.grad.nodes.usual import Usuals
 from bothways.grad.tracing.joint import trace_joint
-from bothways.grad.tracing.leaf_order import hooked_in_order
+from bothways.grad.tracing.leaf_order import LeafHooks
 from bothways.grad.tracing.sizes import always
 from bothways.grad.tracing.traced import (
     Joint,
@@ -121,7 +121,7 @@ class DifferentiatedGraph:
         self.gpus = tuple(sorted({tensor.device.index for tensor in inputs if tensor.is_cuda}))
         self.read_inputs = facts.read_inputs
         self.needed_inputs = facts.needed_inputs
-        self.in_order = hooked_in_order(facts.leaf_order, inputs)
+        self.leaf_hooks = LeafHooks(facts.leaf_order)
         self.saved_views: tuple[int, ...] | None = None  # among the results; None before the first call
         # The rest is wanted only by a backward that is differentiated again.
         self.other_inputs = tuple(index for index in range(len(inputs)) if index not in self.needed_inputs)
@@ -213,7 +213,9 @@ class DifferentiatedGraph:
             self.tell("some calls", RENEWED)
             return self.plain(*self.numbers, *inputs)
         related = self._related(inputs) if self._strange_inputs else inputs
-        results = apply_node(self, *(in_order(related, self.in_order) if self.in_order else related))
+        self.leaf_hooks.ask(inputs)
+        hooked = self.leaf_hooks.places
+        results = apply_node(self, *(in_order(related, hooked) if hooked else related))
         if self._returns_results:
             return results
         if self._places is not None:

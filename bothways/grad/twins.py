@@ -67,7 +67,7 @@ def twin_of(
     compiled = as_traced(plan.fw_compiler(forward, [*sizes.now, *examples]))
     twin = DifferentiatedGraph(function, facts, examples, compiled, plan, joint, connected)
     twin.joints.clear()
-    twin.base, twin.in_order = graph.again, graph.in_order
+    twin.base, twin.leaf_hooks = graph.again, graph.leaf_hooks
     twin.partly_reached = partly_reached(joint)
     return twin
 

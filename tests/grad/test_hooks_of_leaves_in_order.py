@@ -1,5 +1,5 @@
 """Hooks of leaves are called in eager's order by a backward outside of the function: one node stands for all
-operations, and comes to the leaves in the order in which theirs do. The hooks are there when it is compiled."""
+operations, and comes to the leaves in the order in which theirs do, whenever the hooks were made."""
 
 import copy
 
@@ -125,6 +125,42 @@ def test_of_a_model(backend, name):
         assert expected["order"] == found["order"]
         torch.testing.assert_close(found["gradients"], expected["gradients"])
         torch.testing.assert_close(found["x"], expected["x"])
+
+
+@pytest.mark.parametrize("hook", [by_hook, by_late_hook])
+@pytest.mark.parametrize("sizes", [(3, 3, 3), (3, 4, 5)])
+def test_made_after_the_first_calls(backend, hook, sizes):
+    def ready(compiler):
+        torch.manual_seed(0)
+        log = []
+        models = [nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2)) for _ in range(2)]
+        compiled = [compiler(model) for model in models]
+        for size in sizes:
+            for call in compiled:
+                call(torch.ones(size, 4)).square().sum().backward()
+        for label, parameter in models[1].named_parameters():
+            hook(parameter, lambda label=label: log.append(label))
+        for size in sizes:
+            for call in compiled:
+                call(torch.ones(size, 4)).square().sum().backward()
+                log.append("end")
+        return log
+
+    assert ready(lambda model: model) == ready(lambda model: bothways.compile(model, backend=backend))
+
+
+def test_of_another_model_of_the_same_code(backend):
+    def ready(compiler):
+        torch.manual_seed(0)
+        log = []
+        models = [nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2)) for _ in range(3)]
+        for label, parameter in models[1].named_parameters():
+            parameter.register_post_accumulate_grad_hook(lambda _, label=label: log.append(label))
+        for model in models:
+            compiler(model)(torch.ones(3, 4)).square().sum().backward()
+        return log
+
+    assert ready(lambda model: model) == ready(lambda model: bothways.compile(model, backend=backend))
 
 
 def test_memory_that_is_replaced_and_changes_in_between(backend):

@@ -23,6 +23,7 @@ from bothways.grad.nodes.saved import Inputs as SavedInputs
 from bothways.grad.nodes.saved import Saved, check_unchanged, saved_values, versions_of
 from bothways.grad.nodes.usual import UsualBackward, Usuals
 from bothways.grad.nodes.windows import behind_windows, kept_windows
+from bothways.grad.tracing.leaf_order import LeafHooks
 
 Gradients = Sequence[torch.Tensor | None]
 
@@ -67,7 +68,7 @@ class Graph(Protocol):
     shared: frozenset[int]
     renewals: Sequence[Renewal]
     saved_views: tuple[int, ...] | None
-    in_order: tuple[int, ...]
+    leaf_hooks: LeafHooks
     connected: tuple[int, ...] | None
     is_asked: bool
     is_exact: bool
@@ -136,8 +137,8 @@ class CompiledNode(torch.autograd.Function):
     def forward(ctx: Any, graph: Graph, *inputs: torch.Tensor) -> Any:
         # What ``set_materialize_grads``, ``save_for_backward`` and ``mark_non_differentiable`` would set.
         ctx.graph, ctx.materialize_grads = graph, False
-        if graph.in_order:
-            inputs = _behind(inputs, graph.in_order)
+        if graph.leaf_hooks.places:
+            inputs = _behind(inputs, graph.leaf_hooks.places)
         if graph.is_random:
             ctx.random_states = random_states(graph.gpus)
         if not graph.looks_at_grad_mode:
@@ -360,8 +361,12 @@ def in_order(inputs: Sequence[torch.Tensor], places: Sequence[int]) -> list[torc
 
 
 def _behind(inputs: Sequence[torch.Tensor], places: Sequence[int]) -> tuple[Any, ...]:
-    """The inputs, with the leaves again that ``in_order`` has put tensors in front of."""
-    return tuple([value._base if place in places else value for place, value in enumerate(inputs)])
+    """The inputs, with the leaves again that ``in_order`` has put tensors in front of: none, if another thread has seen
+    the first hooks since this call has asked."""
+    leaves = frozenset(places)
+    return tuple([
+        value._base if place in leaves and value._is_view() else value for place, value in enumerate(inputs)
+    ])  # fmt: skip
 
 
 def _without_views(graph: Graph, results: Sequence[Any]) -> Sequence[Any]:

@@ -9,8 +9,35 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from bothways.torch_compat.engine_queue import EngineQueue
+
+MOST_LOOKED_AT = 64  # calls with other leaves, of which it is known that they have no hooks
+
+
+class LeafHooks:
+    """The leaves that calls come to in order: none, until several have hooks. Those come after the graph was made, too,
+    and modules of one code share it. PyTorch numbers the hooks of a process: leaves without have none until the next.
+    """
+
+    def __init__(self, order: tuple[int, ...]) -> None:
+        self.places: tuple[int, ...] = ()
+        self._order = order
+        self._asked: dict[tuple[int, int], int] = {}
+
+    def ask(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Look at the leaves of a call, if they may have hooks that no call has shown yet: calls whose leaves differ do
+        so in the first or the last."""
+        if self.places or not self._order:
+            return
+        leaves = id(inputs[self._order[0]]), id(inputs[self._order[-1]])
+        count = RemovableHandle.next_id
+        if self._asked.get(leaves) != count:
+            if len(self._asked) >= MOST_LOOKED_AT:
+                self._asked.clear()
+            self._asked[leaves] = count
+            self.places = _hooked_in_order(self._order, inputs)
 
 
 def leaf_order(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> tuple[int, ...]:
@@ -53,7 +80,7 @@ def _arrive(ready: EngineQueue, waiting: Counter[Any], nodes: Sequence[Any]) -> 
                 ready.push(node._sequence_nr(), node)
 
 
-def hooked_in_order(order: Sequence[int], inputs: Sequence[torch.Tensor]) -> tuple[int, ...]:
+def _hooked_in_order(order: Sequence[int], inputs: Sequence[torch.Tensor]) -> tuple[int, ...]:
     """The leaves among inputs in that order, if several have hooks: otherwise no one is told."""
     leaves = [place for place in order if inputs[place].requires_grad and inputs[place].is_leaf]
     hooked = [place for place in leaves if _is_hooked(inputs[place])]
