@@ -157,3 +157,28 @@ def test_a_view_of_something_computed_is_changed_behind_autograds_back(of, insid
         return {"gradient": tried(torch.autograd.grad, z.sum(), x), "y": y.detach(), "z": z.detach()}
 
     agree(program, observe, 0, 0, 1, 2, backend=backend, within=SMALL)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (3, 2)])
+@pytest.mark.parametrize("view", [torch.Tensor.t, lambda value: value.view(value.shape), lambda value: value[...]])
+def test_what_is_saved_and_leaves_a_part_as_a_view_of_all_of_it_counts_as_unchanged(view, shape, backend):
+    """What a part computes for others alone, as a change between them, is no result that people see."""
+    view = view if len(shape) < 2 else torch.Tensor.clone
+
+    def program(x):
+        value = x.square()
+        quotient = value / (value.abs() + 1)
+        angle = torch.atan2(quotient, x)
+        seen = view(value)
+        product = x * seen
+        quotient.random_(0, 5)
+        angle * x  # which nobody reads
+        return seen.clamp(min=quotient), product / 3, quotient
+
+    def observe(function, _):
+        x = torch.full(shape, 3.0, requires_grad=True)
+        torch.manual_seed(0)
+        results = function(x)
+        return {"gradients": [tried(torch.autograd.grad, one.sum(), x, retain_graph=True) for one in results]}
+
+    agree(program, observe, 1, 2, backend=backend, within=SMALL)

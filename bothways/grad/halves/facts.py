@@ -47,9 +47,9 @@ class Facts:
     ``unread_inputs`` no gradient
     depends. Among the needed inputs and what is saved, numbered in that order, the ``live`` ones are read as they are
     when the backward runs; those at ``new_positions`` are the ``new_inputs``, after their change, and those at
-    ``own_positions`` are results, of these ``own_versions`` when they are saved. A trace ``is_turned``
-    when images lie in it as convolutions like them best; all traces of the function then are. Eager's backward comes to
-    inputs in the ``leaf_order``. ``pieces`` and ``leads`` are those of ``Pieces``.
+    ``own_positions`` are results, or what one may be as a view, of these ``own_versions`` when they are saved. A trace
+    ``is_turned`` when images lie in it as convolutions like them best; all traces of the function then are. Eager's
+    backward comes to inputs in the ``leaf_order``. ``pieces`` and ``leads`` are those of ``Pieces``.
     """
 
     outputs: list[Output]
@@ -105,8 +105,7 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
     needed = needed_inputs(joint) if has_backward else ()
     kept = [*(joint.primals[index] for index in needed), *saved]
     live, new = _kept_outside(joint, kept)
-    numbers = dict(zip(joint.results, joint.versions, strict=True))
-    own = {position: numbers[node] for position, node in enumerate(kept) if node in numbers}
+    own = _own_versions(joint, kept)
     return Facts(
         joint.outputs, has_backward, joint.differentiable, joint.pieces, _leads(joint),
         tuple(joint.updates), joint.counts, joint.versions,
@@ -119,6 +118,15 @@ def facts_of(joint: Joint, graph: torch.fx.GraphModule, saved: Sequence[torch.fx
         _unread_inputs(joint), live, tuple(new), tuple(new.values()), joint.is_turned, joint.recounted,
         tuple(own), tuple(own.values()), joint.views, joint.leaf_order,
     )  # fmt: skip
+
+
+def _own_versions(joint: Joint, kept: Sequence[torch.fx.Node]) -> dict[int, int]:
+    """The positions of results among what is kept, with their versions. A view of a whole value leaves kernels as that
+    value."""
+    owners, pairs = owners_of(joint), list(zip(joint.results, joint.versions, strict=True))
+    viewed = {owners[node]: version for node, version in pairs if owners[node].op == "call_function"}
+    numbers = {**viewed, **dict(pairs)}
+    return {position: numbers[node] for position, node in enumerate(kept) if node in numbers}
 
 
 def _leads(joint: Joint) -> tuple[int, ...]:

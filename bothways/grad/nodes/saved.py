@@ -106,7 +106,7 @@ def _unpacked(ctx: Any, graph: Saving, tangents: Gradients, inputs: Inputs | Non
         values = [value for value, _ in saved]
         own = graph.own_versions
         changed = {
-            place: value._version != own[place] if place in own else not is_unchanged()
+            place: not is_unchanged() and (place not in own or value._version != own[place])
             for place, (value, is_unchanged) in enumerate(saved)
         }
         if any(changed[place] for place in _read(graph, tangents, inputs(values), wanted)):
