@@ -22,6 +22,7 @@ from bothways.config import config
 from bothways.grad import twins  # noqa: F401  # what differentiate needs later is loaded now
 from bothways.grad.cutting.grad_modes import split_where_grad_begins, turns_grad
 from bothways.grad.cutting.moving import followed, lead_to_each_other
+from bothways.grad.cutting.sinking import split_before_new_data
 from bothways.grad.cutting.split import is_of_leaf, makes_leaf, split
 from bothways.grad.cutting.unsized import mark_unsized
 from bothways.grad.differentiate import differentiate
@@ -152,6 +153,9 @@ def differentiated(graph: torch.fx.GraphModule, inputs: list[Any], lowering: Low
         return as_captured(graph, "it turns gradients on in a context") if chain is None else chain.forward
     if writes_through(graph.graph):
         return as_captured(graph, "it writes through a view whose elements share memory")
+    chain = split_before_new_data(graph, partial(_differentiated_part, lowering))
+    if chain is not None:
+        return chain.forward
     part = partial(_part, lowering)
     is_one = _ends_inside(graph.graph, inputs) and split(graph, inputs, part, grad=False, inside=True) is None
     chain = None if is_one else split(graph, inputs, part, grad=_is_differentiated(graph, inputs))
@@ -202,7 +206,7 @@ def _part(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) ->
 
 
 def _differentiated_part(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-    """One part of a graph that is cut where gradients are turned on: in its mode it is a graph like any other."""
+    """One part of a graph that is cut where nothing else of it is: a graph like any other, in the mode it runs in."""
     return differentiated(graph, inputs, lowering)
 
 

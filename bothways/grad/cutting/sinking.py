@@ -1,0 +1,66 @@
+"""``tensor.data = value`` where nothing reads the tensor any more happens behind everything else, which stays one part:
+averages of parameters that are set one by one would cut a graph after each.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+
+from bothways import torch_compat
+from bothways.grad.cutting.moving import may_write
+from bothways.grad.cutting.parts import CompilePart
+from bothways.grad.cutting.sections import Section, begins_or_ends, chained
+from bothways.grad.tracing.sizes import is_size
+from bothways.node_facts import facts_of_call
+from bothways.runtime.gradients import gradients
+from bothways.runtime.nodes import set_data_
+
+Node = torch.fx.Node
+
+# What tensors are made in these modes, they are for good; their data is set there.
+_MODES = (torch_compat.enter_inference_mode, torch_compat.exit_inference_mode)
+
+
+def split_before_new_data(graph: torch.fx.GraphModule, compile_part: CompilePart) -> torch.fx.GraphModule | None:
+    """The graph as a part that computes and one that sets data, as captured; None where there would not be both."""
+    last = _set_at_the_end(graph.graph)
+    if not last:
+        return None
+    sunk = frozenset(last)
+    nodes = [node for node in graph.graph.nodes if node.op not in ("placeholder", "output") and not is_size(node)]
+    first = [node for node in nodes if node not in sunk]
+    return chained(graph, [Section(first), Section(last, True)], compile_part) if first else None
+
+
+def _set_at_the_end(graph: torch.fx.Graph) -> list[Node]:
+    """The nodes that may as well set data behind the last operation, in the order in which they do.
+
+    Nothing behind them reads the tensor or changes what it is given, and nothing sees more than its arguments: what a
+    backward has saved of a leaf is the leaf, whatever its data is by then.
+    """
+    read, written = set[Node](), set[Node]()
+    sinking = list[Node]()
+    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
+    for node in reversed(nodes):
+        if node.target is set_data_ and _is_free(node, read, written):
+            sinking.append(node)
+        elif _sees_more(node):
+            break
+        else:
+            read.update(node.all_input_nodes)
+            if may_write(node):
+                written.update(node.all_input_nodes)
+    return sinking[::-1]
+
+
+def _is_free(node: Node, read: set[Node], written: set[Node]) -> bool:
+    tensor, content = node.args
+    return not node.users and tensor not in read and content not in written
+
+
+def _sees_more(node: Node) -> bool:
+    known = facts_of_call(node.target)
+    if begins_or_ends(node):
+        return node.target in _MODES
+    return node.target is gradients or known.opaque or known.has_effects
