@@ -78,7 +78,7 @@ def _in_python(operation: Any, function: Callable[..., Any]) -> Callable[..., An
         except OWN_ERRORS:
             raise
         except Exception as error:  # whatever it says, PyTorch's fake tensors say it better
-            raise NotThin(f"the meta kernel of {operation} refuses {args}, {kwargs}") from error
+            raise NotThin(f"the meta kernel of {operation} refuses its arguments: {error}") from error
         return _map_tensors(result, _of_thin)
 
     return rule
@@ -91,8 +91,8 @@ def _in_cpp(operation: Any) -> Callable[..., Any]:
         with torch_compat.no_modes():
             try:
                 result = operation(*_map_tensors(args, _on_meta), **_map_tensors(kwargs, _on_meta))
-            except Exception as error:
-                raise NotThin(f"the meta kernel of {operation} refuses {args}, {kwargs}") from error
+            except Exception as error:  # not with what it was given: a storage without memory cannot be shown
+                raise NotThin(f"the meta kernel of {operation} refuses its arguments: {error}") from error
         return _map_tensors(result, _of_meta)
 
     return rule

@@ -17,7 +17,7 @@ AT_ONCE = frozenset(["cuda"])
 def leaves_versions(name: str, *lists: Sequence[Any]) -> bool:
     """Whether an operation that writes to the first list does not count that: one kernel for all of it, which forgets
     to. Where tensors differ, or lie otherwise, ATen does one after the other, and each counts."""
-    if not ops.named(name).uncounted_at_once or not lists or not lists[0]:
+    if len(lists) != (ops.named(name).uncounted_at_once or None) or not lists[0]:
         return False
     first = lists[0][0]
     return (

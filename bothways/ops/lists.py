@@ -26,6 +26,7 @@ ROWS = (
     row("_foreach_maximum", each="clamp_min.default"),
     row("_foreach_minimum", each="clamp_max.default"),
     row("_foreach_lerp.List", each="lerp.Tensor"),
-    row("_foreach_lerp_", uncounted_at_once=True),
+    row("_foreach_lerp_", uncounted_at_once=2),  # with three, the weights are tensors
+    row("_foreach_zero_", uncounted_at_once=1),
     row("_fused_adagrad _fused_adam _fused_adamw _fused_sgd", fails=Fails.UNLESS_LISTS_FIT),
 )

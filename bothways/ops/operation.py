@@ -102,7 +102,8 @@ class Operation:
     copies_first: bool = False  # its first argument, and changes the copy
     writes_no_elements: bool = False  # changes what is known of its argument alone: sizes, history
     may_write_shared: bool = False  # writes to elements of a part, or the same to all, so that some may share memory
-    uncounted_at_once: bool = False  # one kernel for a list leaves the versions of what it writes as they are
+    # Of so many lists one kernel for all leaves the versions of what it writes as they are; of others it counts.
+    uncounted_at_once: int = 0
     keeps_statistics: bool = False  # writes running statistics, which leaves their versions as they are
     functional: str = ""  # of what writes: the operation that gives the new value instead
     training_at: int | None = None  # the argument that says that statistics are updated, though no schema does

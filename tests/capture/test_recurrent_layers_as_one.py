@@ -24,7 +24,9 @@ GPU = torch.device("cuda", 0)
 @pytest.fixture(autouse=True)
 def layers_are_one(monkeypatch):
     monkeypatch.setattr(outlines, "OF_A_LIBRARY", frozenset(["cpu", "cuda"]))
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # the last bit of a number is seen in others' third
+    # The last bit of a number is seen in others' third digit.
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
 
 
 class Reader(nn.Module):

@@ -5,6 +5,7 @@ import contextlib
 import pytest
 import torch
 from agreeing import BACKENDS, agree
+from seeding import seeded
 from torch import nn
 
 import bothways
@@ -118,7 +119,7 @@ def program(at_the_end):
 
     def observe(function, call):
         model, other, _ = world["all"]
-        x = torch.randn(5, 6, dtype=torch.double, generator=torch.Generator().manual_seed(call))
+        x = torch.randn(5, 6, dtype=torch.double, generator=seeded(call))
         found = {}
         with contextlib.suppress(RuntimeError):
             found["result"] = function(x)

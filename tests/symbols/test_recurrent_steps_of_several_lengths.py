@@ -9,9 +9,10 @@ pytestmark = [pytest.mark.parametrize("backend", BACKENDS), pytest.mark.in_turn(
 
 
 @pytest.fixture(autouse=True)
-def no_tensor_float(monkeypatch):
+def no_tensor_float():
     """In which cuDNN computes, and where the last bit of a number is seen in the third digit of others."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
 
 
 def sequences():

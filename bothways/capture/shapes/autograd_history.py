@@ -18,6 +18,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.capture.shapes.fakes import MODE, Fake, NonLeaf, torch_fake, with_history
 from bothways.capture.shapes.meetings import RunsTwice, edge_of, meetings
+from bothways.capture.shapes.outlines import come_through
 from bothways.errors import Unsupported
 from bothways.fake import NeedsData, NotThin, ThinTensor, thin_outline
 from bothways.grad.tracing.joint import nodes_behind
@@ -115,7 +116,7 @@ class AutogradHistory:
         try:
             with self._mode:
                 function = getattr(torch.Tensor, target) if isinstance(target, str) else target
-                value = function(*args, **kwargs)
+                value = come_through(function, args)(*args, **kwargs)
         except NotThin:
             raise
         except (NeedsData, Unsupported) as error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+import types
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -116,7 +117,9 @@ def _recurrent(count: int) -> Callable[..., tuple[torch.Tensor, ...]]:
         if any(one.dim() != 3 or one.shape[1] != batch for one in state) or not _are_alike(tensor, state, parameters):
             raise NotThin("a state that does not fit")
         width = state[0].shape[2] * (2 if bidirectional else 1)
-        dtype, sources = _dtype_of_layer(tensor), (tensor, *state, *parameters)
+        dtype = _dtype_of_layer(tensor)
+        # What the library's backward needs is saved, as of an exponential: a second one is refused.
+        sources = [one.exp() if one.requires_grad else one for one in (tensor, *state, *parameters)]
         output = _made_from(tensor.new_empty((steps, batch, width), dtype=dtype), sources)
         last = (_made_from(one.new_empty(one.shape, dtype=dtype), sources) for one in state)
         return (output.transpose(0, 1) if batch_first else output), *last
@@ -315,3 +318,11 @@ OUTLINES: dict[Any, Callable[..., Any]] = {
 def is_of_a_library(function: Callable[..., Any], devices: Iterable[str]) -> bool:
     """Whether an operation has no parts that thin tensors could come through."""
     return function in RECURRENT and not OF_A_LIBRARY.isdisjoint(devices)
+
+
+def come_through(function: Callable[..., Any], args: Sequence[Any]) -> Callable[..., Any]:
+    """The function, or what leads from its results to its arguments in place of one of a library's."""
+    if not isinstance(function, types.BuiltinFunctionType):
+        return function
+    tensors = [arg for arg in torch_compat.tree_flatten(args)[0] if isinstance(arg, torch.Tensor)]
+    return RECURRENT[function] if is_of_a_library(function, (one.device.type for one in tensors)) else function
