@@ -1,13 +1,18 @@
-"""``tensor.data = value`` where nothing reads the tensor any more happens behind everything else, which stays one part:
-averages of parameters that are set one by one would cut a graph after each.
+"""``tensor.data = value`` happens as late as it can without being seen: averages of parameters that are set one by one
+would cut a graph after each.
+
+Where nothing reads the tensors any more, that is behind everything else, which stays one part; otherwise behind what is
+computed of other tensors, so that all the values are one part.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.fx
 
-from bothways import torch_compat
+from bothways import ops, torch_compat
 from bothways.grad.cutting.moving import may_write
 from bothways.grad.cutting.parts import CompilePart
 from bothways.grad.cutting.sections import Section, begins_or_ends, chained
@@ -64,3 +69,34 @@ def _sees_more(node: Node) -> bool:
     if begins_or_ends(node):
         return node.target in _MODES
     return node.target is gradients or known.opaque or known.has_effects
+
+
+def with_data_set_late(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, with each ``tensor.data = value`` behind what is computed of other tensors after it.
+
+    A model that follows another one has one for each parameter. What shares memory with the tensor keeps its own, so
+    nothing but the tensor itself shows when it is done.
+    """
+    ordered: list[Node] = []
+    waiting: list[Node] = []
+    changed: set[Node] = set()  # what waits, and the tensors that it changes
+    for node in nodes:
+        is_setting = node.target is set_data_
+        if not (is_setting or _only_computes(node)) or not changed.isdisjoint(node.all_input_nodes):
+            ordered += waiting
+            waiting, changed = [], set()
+        if is_setting:
+            waiting.append(node)
+            changed |= {node, node.all_input_nodes[0]}
+        else:
+            ordered.append(node)
+    return ordered + waiting
+
+
+def _only_computes(node: Node) -> bool:
+    """Whether all that a node does is to compute element by element, or to read ``.data``."""
+    if node.target is getattr:
+        return node.args[1] == "data"
+    known = ops.of_node(node)
+    is_called = node.op in ("call_function", "call_method")
+    return is_called and known.looks_like is not None and not (known.draws or may_write(node))

@@ -17,9 +17,9 @@ import torch.fx
 
 from bothways import ops, torch_compat
 from bothways.grad.cutting.moving import followed, may_write, nodes_without_grad
-from bothways.grad.cutting.order import with_data_set_late
 from bothways.grad.cutting.parts import CompilePart
 from bothways.grad.cutting.sections import OpenContexts, Section, begins_or_ends, chained
+from bothways.grad.cutting.sinking import with_data_set_late
 from bothways.grad.tracing.overlaps import is_view_in_secret
 from bothways.grad.tracing.results import has_known_history
 from bothways.grad.tracing.sizes import is_size
