@@ -130,6 +130,7 @@ class Operation:
     each: str = ""  # of an operation on lists: what is done for each tensor
     tolerates_empty: bool = False  # tensors without elements, beside those that matter
     binding: Binding | None = None
+    forgets_result: bool = False  # no formula of its gradient reads what it gave
     ignores_grad_mode: bool = False  # gives the same whether or not gradients will be wanted
 
     def __repr__(self) -> str:

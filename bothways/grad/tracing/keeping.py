@@ -84,7 +84,7 @@ def _asks(node: Any) -> bool:
     """Whether a backward looks at what was saved: one of the user's, where its code does."""
     if not isinstance(node, torch.autograd.function.BackwardCFunction):
         return True
-    cls = node._forward_cls
+    cls: Any = getattr(node, "_forward_cls", None)
     codes = (getattr(getattr(cls, name, None), "__code__", None) for name in ("backward", "vjp"))
     return any(code is not None and _ASKING.intersection(code.co_names) for code in codes)
 
