@@ -100,6 +100,7 @@ class Operation:
     writes_by_index: bool = False  # to places that an index names; as a function it copies the whole
     copies_first: bool = False  # its first argument, and changes the copy
     writes_no_elements: bool = False  # changes what is known of its argument alone: sizes, history
+    reshapes: bool = False  # its argument itself
     may_write_shared: bool = False  # writes to elements of a part, or the same to all, so that some may share memory
     keeps_statistics: bool = False  # writes running statistics, which leaves their versions as they are
     functional: str = ""  # of what writes: the operation that gives the new value instead
