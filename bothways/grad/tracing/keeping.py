@@ -82,9 +82,10 @@ def _asked(recorder: Recorder, ways: Mapping[Any, Way]) -> dict[torch.fx.Node, f
 
 def _asks(node: Any) -> bool:
     """Whether a backward looks at what was saved: one of the user's, where its code does."""
-    if not isinstance(node, torch.autograd.function.BackwardCFunction):
+    is_of_users = isinstance(node, torch.autograd.function.BackwardCFunction)
+    if not is_of_users:
         return True
-    cls: Any = getattr(node, "_forward_cls", None)
+    cls = node._forward_cls
     codes = (getattr(getattr(cls, name, None), "__code__", None) for name in ("backward", "vjp"))
     return any(code is not None and _ASKING.intersection(code.co_names) for code in codes)
 
