@@ -59,6 +59,7 @@ class NodeFacts(NamedTuple):  # of which many are made
     ``is_in_place``: it changed an input, or may have, whatever its name is.
     ``variable``: what the user called the tensor first.
     ``is_spelling``: it is there because graphs of custom functions are spelled so, and does nothing of the user's.
+    ``changes_as_data``: it may be changed by its ``.data``, unseen by autograd, between a forward and its backward.
     ``is_view``, ``memory``: of an input: whether it is a view, and the storage that it lies in.
     """
 
@@ -73,6 +74,7 @@ class NodeFacts(NamedTuple):  # of which many are made
     is_in_place: bool = False
     variable: str | None = None
     is_spelling: bool = False
+    changes_as_data: bool = False
     is_view: bool = False
     memory: object = None
 

@@ -174,14 +174,15 @@ def _whole(lowering: Lowering, graph: torch.fx.GraphModule, inputs: list[Any]) -
         reads = [node.target.reads for node in graph.graph.nodes if isinstance(node.target, ApplyFunction)]
         layouts = _layouts(graph.graph)
         remember = None if sizes else lowering.remember
-        memo = None if remember is None else remember(graph, inputs, layouts)
+        keeps_all = any(facts_of_node(node).changes_as_data for node in graph.graph.nodes)
+        memo = None if remember is None or keeps_all else remember(graph, inputs, layouts)
         function, turns = noting_origins(graph), lowering.turns_images and not reads and not _layout_shows(graph)
         compilers = partial(lower, lowering, "forward"), partial(lower, lowering, "backward")
         kernels = lowering.has_kernels is None or lowering.has_kernels(inputs)
         make = partial(
             differentiate, function, inputs, *compilers, reads, layouts, memo,
             turns_images=turns, decompositions=lowering.decompositions if kernels else None, kernels=kernels,
-            goes_back=any(node.target is gradients for node in graph.graph.nodes),
+            goes_back=any(node.target is gradients for node in graph.graph.nodes), keeps_all=keeps_all,
         )  # fmt: skip
         try:
             return make(sizes=sizes)

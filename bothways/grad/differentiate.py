@@ -60,6 +60,7 @@ def differentiate(
     decompositions: Decompositions | None = None,
     kernels: bool = True,
     goes_back: bool = False,
+    keeps_all: bool = False,
 ) -> Callable[..., Any]:
     """Compile a function of tensors that returns a tuple, with its backward if the inputs need one.
 
@@ -69,15 +70,16 @@ def differentiate(
     is not traced or compiled again. ``turns_images`` lets convolutions have theirs as they like them best; ``ours`` are
     inputs that a node of ours gave and the user never sees. Operations in ``decompositions`` are taken apart. Without
     ``kernels`` each operation of the halves costs a call: nothing is computed again, and a function that only changes
-    inputs raises ``ChangesInPlace``. A function that ``goes_back`` has backwards of its own inside. Raises
-    ``NotDifferentiable`` for what the differentiator does not express.
+    inputs raises ``ChangesInPlace``. A function that ``goes_back`` has backwards of its own inside, and one
+    that ``keeps_all`` saves what eager saves. Raises ``NotDifferentiable`` for what the differentiator does not
+    express.
     """
     if torch_compat.records_gradients() and not all(map(has_known_history, inputs)):
         raise NotDifferentiable("autograd does not let an input be used any more")
     images = tuple(expected) if turns_images else None
     plan = GradPlan(
         fw_compiler, bw_compiler, reads, memo, sizes, images, ours,
-        decompositions=decompositions, kernels=kernels, goes_back=goes_back,
+        decompositions=decompositions, kernels=kernels, goes_back=goes_back, keeps_all=keeps_all,
     )  # fmt: skip
     return _differentiated(function, inputs, plan, expected)
 
@@ -119,7 +121,7 @@ def _differentiated(
     has_backward = grad and any(joint.differentiable)
     if joint.updates and not has_backward and not plan.kernels:
         raise ChangesInPlace("what it changes is changed in place by ATen")
-    saved = saved_values(joint, recompute=plan.kernels) if has_backward else ()
+    saved = saved_values(joint, recompute=plan.kernels and not plan.keeps_all) if has_backward else ()
     windows = windows_beside(joint, [tensor.is_leaf for tensor in inputs]) if has_backward else ()
     passed = (*saved, *windows)
     graph = extract(joint, joint.primals, [*joint.results, *joint.updates.values(), *passed], joint.kept_nodes)
@@ -191,6 +193,7 @@ def _side_by_side(
         compiled = differentiate(
             part, inputs, plan.fw_compiler, plan.bw_compiler, plan.reads, layouts, memo, plan.sizes,
             plan.expected is not None, plan.ours, plan.decompositions, plan.kernels, plan.goes_back,
+            plan.keeps_all,
         )  # fmt: skip
         parts.append((group, compiled))
 

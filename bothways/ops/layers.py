@@ -21,6 +21,12 @@ ROWS = (
     row("cross_entropy cross_entropy_loss nll_loss_nd nll_loss nll_loss2d", of_one_dtype=(0, 2)),
     row("binary_cross_entropy", of_one_dtype=(0, 1, 2)),
     row("huber_loss l1_loss mse_loss smooth_l1_loss", fails=ALL_FLOAT),
+    # What ends a loss, mostly.
+    row("add dot matmul mean mul neg sub sum", forgets_result=True),
+    row(
+        "binary_cross_entropy binary_cross_entropy_with_logits cross_entropy l1_loss mse_loss nll_loss smooth_l1_loss",
+        forgets_result=True,
+    ),
     row("_scaled_dot_product_flash_attention_for_cpu_backward", call_fails=False),
     # Quantisation that follows its data.
     row("fused_moving_avg_obs_fake_quant _fused_moving_avg_obs_fq_helper", writes=True),

@@ -101,6 +101,7 @@ class Operation:
     writes_by_index: bool = False  # to places that an index names; as a function it copies the whole
     copies_first: bool = False  # its first argument, and changes the copy
     writes_no_elements: bool = False  # changes what is known of its argument alone: sizes, history
+    reshapes: bool = False  # its argument itself
     may_write_shared: bool = False  # writes to elements of a part, or the same to all, so that some may share memory
     # Of so many lists one kernel for all leaves the versions of what it writes as they are; of others it counts.
     uncounted_at_once: int = 0
@@ -133,6 +134,7 @@ class Operation:
     each: str = ""  # of an operation on lists: what is done for each tensor
     tolerates_empty: bool = False  # tensors without elements, beside those that matter
     binding: Binding | None = None
+    forgets_result: bool = False  # no formula of its gradient reads what it gave
     ignores_grad_mode: bool = False  # gives the same whether or not gradients will be wanted
 
     def __repr__(self) -> str:

@@ -36,7 +36,7 @@ ROWS = (
     row("permute.default t.default transpose.int", begins_alike=True, permutes=True),
     row("diagonal.default unfold.default", permutes=True),
     # In place: the tensor itself becomes the view.
-    row("as_strided_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_", writes_no_elements=True),
+    row("as_strided_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_", writes_no_elements=True, reshapes=True),
     row("detach_ requires_grad_", writes_no_elements=True),
     row("transpose_.default", functional="transpose.int"),
     # Questions.

@@ -28,3 +28,20 @@ def test_an_input_that_was_computed(change, backend):
         return {"result": result is x, "gradient": leaf.grad, "x": x.detach(), "laid out": laid_out}
 
     agree(program, observe, 1, 2, backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("reshape", [lambda a: a.t_(), lambda a: a.swapaxes_(0, -1), lambda a: a.unsqueeze_(0)])
+def test_a_leaf_is_reshaped_after_its_gradient_was_set(reshape, backend):
+    def program(a):
+        a.grad = torch.ones_like(a)
+        reshape(a)
+        return a * 2
+
+    def observe(function, _):
+        a = torch.arange(6.0).reshape(2, 3).requires_grad_()
+        with torch.no_grad():
+            doubled = function(a)
+        return {"doubled": doubled, "a": a.detach().clone(), "grad": a.grad}
+
+    agree(program, observe, 1, 2, backend=backend)

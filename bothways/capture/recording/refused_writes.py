@@ -43,6 +43,11 @@ def _parts(values: list[Value]) -> list[Value]:
     return [part.realize() for several in parts for part in several]
 
 
+def _takes_gradient(value: Value) -> bool:
+    """Whether a tensor gets a gradient behind the graph."""
+    return isinstance(value, TensorValue) and isinstance(value.attrs.get("grad"), TensorValue)
+
+
 def _guard_histories(tracer: Tracer, written: list[TensorValue]) -> None:
     """Eager refuses to change a leaf that needs a gradient: what is compiled for other inputs is not for leaves."""
     roots = {root_of(value.node) for value in written if value.fake.requires_grad} if torch.is_grad_enabled() else set()
@@ -65,6 +70,8 @@ def check_writes(tracer: Tracer, kind: str, name: str, args: list[Value], kwargs
             tracer.stop("mutation_unknown", f"{name} writes to what it reads at other places")
     _guard_histories(tracer, listed)
     operation = ops.named(name)
+    if operation.reshapes and args and _takes_gradient(args[0].realize()):
+        tracer.stop("mutation_unknown", f"{name} reshapes a tensor whose grad was set for the shape it had")
     outside = not torch.is_inference_mode_enabled() and not tracer.options.fullgraph  # where the graph raises
     if tracer.graph.for_inference and outside:
         laid_out = [arg.realize() for arg in args[:1]] if operation.writes_no_elements else []

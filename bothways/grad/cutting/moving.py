@@ -14,19 +14,14 @@ import torch
 import torch.fx
 
 from bothways import ops, torch_compat
-from bothways.node_facts import facts_of_call, facts_of_node
+from bothways.node_facts import facts_of_call, facts_of_node, note_of_node
 from bothways.ops import Gives
 from bothways.runtime.gradients import gradients
+from bothways.runtime.nodes import set_data_
 
 Node = torch.fx.Node
 
 _DETACHING = ("detach", torch.detach)
-
-# What ends a loss, mostly: no formula reads what it gave.
-_NOT_READ_AGAIN = frozenset({
-    "sum", "mean", "mul", "add", "sub", "neg", "dot", "matmul", "mse_loss", "l1_loss", "smooth_l1_loss",
-    "cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
-})  # fmt: skip
 
 
 def followed(graph: torch.fx.Graph, inputs: Sequence[Any]) -> set[Node]:
@@ -70,7 +65,7 @@ def _above(node: Node) -> list[Node]:
     roots: Any = node.args[0]
     return [
         *itertools.chain.from_iterable(
-            root.all_input_nodes if ops.of_node(root).name in _NOT_READ_AGAIN else (root,) for root in roots
+            root.all_input_nodes if ops.of_node(root).forgets_result else (root,) for root in roots
         ),
         *(one for one in node.all_input_nodes if one not in roots),
     ]
@@ -124,6 +119,14 @@ def may_write(node: Node) -> bool:
         or facts_of_node(node).is_in_place
         or facts_of_call(node.target).opaque or facts_of_call(node.target).has_effects
     )  # fmt: skip
+
+
+def mark_data(graph: torch.fx.Graph) -> None:
+    """Mark what may be changed by way of its ``.data``, or is given other data."""
+    for node in graph.nodes:
+        if (node.target is getattr and node.args[1] == "data") or node.target is set_data_:
+            for value in _sharing(node.all_input_nodes[0]):
+                note_of_node(value, changes_as_data=True)
 
 
 def _sharing(node: Node) -> Iterable[Node]:

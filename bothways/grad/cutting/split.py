@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from bothways import ops, torch_compat
-from bothways.grad.cutting.moving import followed, may_write, nodes_without_grad
+from bothways.grad.cutting.moving import followed, mark_data, may_write, nodes_without_grad
 from bothways.grad.cutting.parts import CompilePart
 from bothways.grad.cutting.sections import OpenContexts, Section, begins_or_ends, chained
 from bothways.grad.cutting.sinking import with_data_set_late
@@ -51,6 +51,7 @@ def split(
         return None
     if apart and all(section.as_captured for section in sections):
         return None
+    mark_data(graph.graph)
     return chained(graph, sections, compile_part)
 
 

@@ -21,7 +21,7 @@ Compiler = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., An
 class GradPlan:
     """What compiles a graph's halves, what its custom functions read, what is remembered of it, its symbols; and which
     of its inputs the user never sees. Without ``kernels`` each operation is a call of ATen's; what ``goes_back`` has
-    backwards inside."""
+    backwards inside; and what ``keeps_all`` computes nothing again of what may have changed."""
 
     fw_compiler: Compiler
     bw_compiler: Compiler
@@ -35,3 +35,4 @@ class GradPlan:
     decompositions: Decompositions | None = None  # operations that are recorded as what others do
     kernels: bool = True
     goes_back: bool = False
+    keeps_all: bool = False

@@ -82,7 +82,8 @@ def _asked(recorder: Recorder, ways: Mapping[Any, Way]) -> dict[torch.fx.Node, f
 
 def _asks(node: Any) -> bool:
     """Whether a backward looks at what was saved: one of the user's, where its code does."""
-    if not isinstance(node, torch.autograd.function.BackwardCFunction):
+    is_of_users = isinstance(node, torch.autograd.function.BackwardCFunction)
+    if not is_of_users:
         return True
     cls = node._forward_cls  # type: ignore[attr-defined]
     codes = (getattr(getattr(cls, name, None), "__code__", None) for name in ("backward", "vjp"))
