@@ -126,7 +126,9 @@ class _Noting(torch.fx.Interpreter):
         arguments = [self.env[argument] for argument in node.all_input_nodes]
         before, layouts = self._overlaps.before(arguments), layouts_of(arguments)
         try:
-            result = check_in_trace(*arguments) if is_in_trace(node) else super().run_node(node)
+            if is_in_trace(node):
+                return check_in_trace(*arguments)
+            result = super().run_node(node)
         except torch_compat.fake_tensor_errors() as error:
             raise ReadsData(node, said(error)) from error
         self._overlaps.after(node, before, result)
