@@ -214,6 +214,15 @@ class DataDiffers(Exception):
     """Data is not what a graph was captured for."""
 
 
+# What a check says that is an operation of a traced graph, which cannot raise that.
+DIFFERS = "data is not what the graph was captured for"
+
+
+def is_of_data(failure: Exception) -> bool:
+    """Whether a graph has failed because its data differs."""
+    return isinstance(failure, DataDiffers) or DIFFERS in str(failure)
+
+
 @in_graphs(opaque=True)
 def require_true(condition: torch.Tensor) -> None:
     """Fail unless all elements are true."""

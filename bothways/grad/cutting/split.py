@@ -20,6 +20,7 @@ from bothways.grad.cutting.moving import followed, mark_data, may_write, nodes_w
 from bothways.grad.cutting.parts import CompilePart
 from bothways.grad.cutting.sections import OpenContexts, Section, begins_or_ends, chained
 from bothways.grad.cutting.sinking import with_data_set_late
+from bothways.grad.tracing.checked import is_in_trace
 from bothways.grad.tracing.overlaps import is_view_in_secret
 from bothways.grad.tracing.results import has_known_history
 from bothways.grad.tracing.sizes import is_size
@@ -296,6 +297,8 @@ def _last_switch(nodes: Sequence[torch.fx.Node]) -> Section:
 def _goes_around_autograd(place: NodePlace, grad: bool, apart: bool, inside: bool) -> bool:
     """Whether the node has to be autograd's own: it is looked at, runs the user's Python, or reads data behind it."""
     node, call = place.node, facts_of_call(place.node.target)
+    if is_in_trace(node) and not (place.in_region or facts_of_node(node).as_captured):
+        return False
     if _is_data(node):
         return apart or not (place.reads_data or place.of_data)
     return bool(

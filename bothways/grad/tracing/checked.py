@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.fx
 
 from bothways import torch_compat
+from bothways.runtime.nodes import DIFFERS, require_true
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor | None:
@@ -40,6 +42,19 @@ def _with_checked_place(
         is_in_range = (q >= 0).logical_and(q <= 1).all()
         torch_compat.assert_async(is_in_range, "quantile() q values must be in the range [0, 1]")
     return function(tensor, q, *args, **kwargs)
+
+
+def is_in_trace(node: torch.fx.Node) -> bool:
+    """Whether a node does nothing but check data, and can do so in a trace. On a GPU a check of a kernel ends all."""
+    if node.target is not require_true or not isinstance(node.args[0], torch.fx.Node):
+        return False
+    condition = node.args[0].meta.get("example_value")
+    return isinstance(condition, torch.Tensor) and condition.device.type == "cpu"
+
+
+def check_in_trace(condition: torch.Tensor) -> None:
+    """Fail where a capture has assumed that all elements are true."""
+    torch_compat.assert_async(condition.all() if condition.dim() else condition, DIFFERS)
 
 
 # Operation -> the same without data, or None where it has to be asked itself.

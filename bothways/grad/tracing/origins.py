@@ -17,7 +17,7 @@ import torch.fx
 from bothways import torch_compat
 from bothways.fake import of_parts
 from bothways.fake.lists import leaves_versions
-from bothways.grad.tracing.checked import without_data
+from bothways.grad.tracing.checked import check_in_trace, is_in_trace, without_data
 from bothways.grad.tracing.fused import update_of
 from bothways.grad.tracing.overlaps import Overlaps, WritesShared
 from bothways.grad.tracing.restoring import layouts_of, restore_layouts
@@ -133,6 +133,8 @@ class _Noting(torch.fx.Interpreter):
         arguments = [self.env[argument] for argument in node.all_input_nodes]
         before, layouts = self._overlaps.before(arguments), layouts_of(arguments)
         try:
+            if is_in_trace(node):
+                return check_in_trace(*arguments)
             result = super().run_node(node)
         except torch_compat.fake_tensor_errors() as error:
             raise ReadsData(node, said(error)) from error
