@@ -85,7 +85,7 @@ def _asks(node: Any) -> bool:
     is_of_users = isinstance(node, torch.autograd.function.BackwardCFunction)
     if not is_of_users:
         return True
-    cls = node._forward_cls  # type: ignore[attr-defined]
+    cls = node._forward_cls
     codes = (getattr(getattr(cls, name, None), "__code__", None) for name in ("backward", "vjp"))
     return any(code is not None and _ASKING.intersection(code.co_names) for code in codes)
 
