@@ -82,6 +82,7 @@ def keep_inputs(
     counted: AbstractSet[int],
     as_data: AbstractSet[int],
     statistics: AbstractSet[int],
+    early: AbstractSet[int],
     fails_late: bool,
     breaks_off: bool,
     relies_late: bool,
@@ -90,14 +91,15 @@ def keep_inputs(
     """What is needed to tell whether the graph has changed its inputs, and to undo it; nothing where it has not.
 
     The positions are those of inputs that may be written to: counted by their version, or not because that is done to
-    their ``.data``, or because they are statistics, which are written in the middle of any graph. ``fails_late`` says
+    their ``.data``, or because they are statistics, which are written in the middle of any graph. Those written
+    ``early`` are written to before an operation that may fail, or by it. ``fails_late`` says
     whether an operation may fail once something was written, ``breaks_off`` whether one may in the middle of writing,
     ``relies_late`` whether data is looked at by then: an error that says no more than that must never leave. Where
     ``call_together`` follows, it may look by itself whether inputs lie apart.
     """
     known = getattr(graph, GRAPH, UNKNOWN)
     if is_called_together and known.at_once is not None and not statistics and known.writes_at_end:
-        facts = counted, as_data, statistics, fails_late, breaks_off, relies_late
+        facts = counted, as_data, statistics, early, fails_late, breaks_off, relies_late
         return KeptLater(graph, tensors, facts)
     if not statistics and known.writes_at_end:
         if known.are_apart is not None and known.are_apart(*tensors):
@@ -113,7 +115,10 @@ def keep_inputs(
     if not on_its_way and not statistics and not for_inference:
         return ()
     if on_its_way or for_inference:
-        return KeptOnItsWay(tensors, counted, as_data, statistics, on_its_way, breaks_off, relies_late)
+        spoilt = [index for index in early if on_its_way]
+        if for_inference:  # which operations write to before they refuse to, outside of that mode: the last ones, too
+            spoilt += [index for index in written if index not in spoilt and tensors[index].is_inference()]
+        return KeptOnItsWay(tensors, counted, as_data, statistics, spoilt, on_its_way, breaks_off, relies_late)
     return KeptStatistics(tensors, counted, as_data, statistics, breaks_off)
 
 
@@ -178,6 +183,7 @@ class KeptOnItsWay:
         counted: AbstractSet[int],
         as_data: AbstractSet[int],
         statistics: AbstractSet[int],
+        spoilt: Sequence[int],
         on_its_way: bool,
         breaks_off: bool,
         relies_late: bool,
@@ -191,8 +197,6 @@ class KeptOnItsWay:
             self._versions: list[int | None] = [tensors[index]._version for index in self._looked_at]
         except RuntimeError:  # of inference tensors changes are not counted
             self._versions = [torch_compat.version_of(tensors[index]) for index in self._looked_at]
-        # Operations write to inference tensors before they refuse to, outside of that mode: also the last of all.
-        spoilt = written if on_its_way else [index for index in written if tensors[index].is_inference()]
         self._together = _together([tensors[index] for index in statistics]) if statistics else {}
         self._copies = {
             index: None if id(tensors[index]) in self._together else _copy(tensors[index], relies_late, breaks_off)

@@ -253,8 +253,8 @@ def _retried(
         asked = emitter.inject(acts, "acts")
         ask, undo = [f"acted = {asked}()"], [f"if {asked}() != acted: raise"]
     if any(map(changes_inputs, nodes)):
-        facts = (*map(frozenset, graph.written_inputs()), graph.fails_late, graph.breaks_off, graph.relies_late)
-        facts = (*facts, is_together)
+        written = (*map(frozenset, graph.written_inputs()), frozenset(graph.written_early()))
+        facts = (*written, graph.fails_late, graph.breaks_off, graph.relies_late, is_together)
         sets = emitter.inject(facts, "written")  # made once, asked at every call
         ask += [f"kept = {emitter.inject(keep_inputs, 'keep_inputs')}({graph_key}, {inputs}, *{sets})"]
         undo += [f"if not {emitter.inject(undone, 'put_back')}(kept): raise"]

@@ -422,9 +422,17 @@ class GraphBuilder:
     def written_inputs(self) -> list[list[int]]:
         """Positions of the inputs that operations write to before it acts, for each way in which they do
         (``changes.Written``)."""
+        return self._written_by(self.until_it_acts())
+
+    def written_early(self) -> set[int]:
+        """Positions of the inputs that operations write to while another one may still raise, or may themselves."""
+        nodes = self.until_it_acts()
+        last = max((place for place, node in enumerate(nodes) if may_fail(node)), default=-1)
+        return set(itertools.chain.from_iterable(self._written_by(nodes[: last + 1])))
+
+    def _written_by(self, nodes: Sequence[torch.fx.Node]) -> list[list[int]]:
         inputs = [value.placeholder for value in self.used_inputs()]
-        written = written_roots(self.until_it_acts())
-        return [[index for index, node in enumerate(inputs) if node in roots] for roots in written]
+        return [[index for index, node in enumerate(inputs) if node in roots] for roots in written_roots(nodes)]
 
     def used_inputs(self) -> list[TensorValue]:
         return [value for value in self.inputs if value.placeholder.users]
