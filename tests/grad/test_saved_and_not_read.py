@@ -45,7 +45,9 @@ def by_sgn(x, v):
     return x.sgn() + v[:1], x * 2
 
 
-PROGRAMS = [by_gather, by_take_along_dim, by_cummax, by_norm, by_scatter_reduce, by_index_add, by_div, by_sgn]
+PROGRAMS = [by_gather, by_take_along_dim, by_cummax, by_norm, by_scatter_reduce, by_index_add, by_div]
+if tuple(map(int, torch.__version__.split(".")[:2])) > (2, 11):
+    PROGRAMS.append(by_sgn)  # on PyTorch 2.11 gradients by another input are refused as well
 
 
 def gradients_of(results, leaves, **options):

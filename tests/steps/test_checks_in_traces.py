@@ -4,6 +4,7 @@ plain Python, with nothing changed but what plain Python changes."""
 import pytest
 import torch
 from agreeing import BACKENDS, agree
+from seeding import seeded
 from torch import nn
 from torch.distributions import Normal
 
@@ -99,7 +100,7 @@ def program(body):
 
     def observe(function, call):
         size, scale, broken = call
-        x = torch.randn(size, 6, dtype=torch.double, generator=torch.Generator().manual_seed(size)) * scale
+        x = torch.randn(size, 6, dtype=torch.double, generator=seeded(size)) * scale
         if broken:
             x[1, 2] = float("nan")
         torch.manual_seed(3)
