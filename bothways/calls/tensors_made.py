@@ -20,7 +20,7 @@ from bothways import torch_compat
 
 CPU = torch.device("cpu")
 MOST = 64  # dimensions, which PyTorch's tensors have as well, and numbers
-LARGE = 1 << 20  # bytes, from which PyTorch's own function makes tensors: the error is its own where there is no memory
+LARGE = 1 << 24  # bytes, from which PyTorch's own function makes tensors: the error is its own where there is no memory
 
 
 class NewTensor(NamedTuple):

@@ -77,9 +77,10 @@ def test_what_is_asked_wrongly_raises_what_pytorch_raises():
 
 
 def test_large_ones_are_made_by_pytorch():
-    one, other = making(["float32 _0", "bool 2 _0"])(LARGE)
+    one, other = making(["uint8 _0", "bool 2 _0"])(LARGE)
     assert (one.shape, other.shape) == ((LARGE,), (2, LARGE))
     assert one.fill_(3).sum() == 3 * LARGE
+    assert making(["uint8 _0"])(LARGE + 1).shape == (LARGE + 1,)
 
 
 def test_a_row_that_is_none_is_refused():
