@@ -134,9 +134,38 @@ def raises_behind(a, b, x):
     return a @ torch.ones(len(x) + 1)
 
 
+def behind_it(operation):
+    def program(a, b, x):
+        a.data = x * 2
+        seen = operation(x).sum()
+        b.data = x + 1
+        return seen
+
+    program.__name__ = f"behind_it_{operation.__name__}"
+    return program
+
+
+def an_index_out_of_range(x):
+    return x[(x > -10).sum().reshape(1) + 1]
+
+
+def a_place_out_of_range(x):
+    return x.index_select(0, (x > -10).sum().reshape(1))
+
+
+def no_inverse(x):
+    return torch.linalg.cholesky(-torch.diag(x.abs()))
+
+
+def whole_numbers_by_zero(x):
+    return torch.div((x > 0).long() + 1, (x > 10).long(), rounding_mode="floor")
+
+
+FAILING = [an_index_out_of_range, a_place_out_of_range, no_inverse, whole_numbers_by_zero]
+
 PROGRAMS = [
     in_turns, read_between, a_view_of_the_old_memory, changed_after_it_was_set, other_sizes, set_to_another,
-    raises_behind,
+    raises_behind, *map(behind_it, FAILING),
 ]  # fmt: skip
 
 

@@ -163,6 +163,51 @@ def test_of_another_model_of_the_same_code(backend):
     assert ready(lambda model: model) == ready(lambda model: bothways.compile(model, backend=backend))
 
 
+@pytest.mark.parametrize("hooked", [0, 1, 2])
+def test_where_models_have_leaves_in_common(backend, hooked):
+    def ready(compiler):
+        function = compiler(lambda x, w, b: PROGRAMS["one after the other"](x, w, b))
+        (x, w, b), log = leaves(3), []
+        others = [leaf.detach().clone().requires_grad_() for leaf in (x, w, b)]
+        function(x, w, b).backward()
+        for number, leaf in enumerate((x, w, b, *others)):
+            if number in (hooked, *range(3, 6)):
+                by_hook(leaf, lambda number=number: log.append(number))
+        for place in (0, 1, 2):
+            given = [x, w, b]
+            function(*given).backward()
+            given[place] = others[place]
+            function(*given).backward()
+            log.append("end")
+        return log
+
+    assert ready(lambda function: function) == ready(lambda function: bothways.compile(function, backend=backend))
+
+
+@pytest.mark.parametrize("hook", [by_hook, by_late_hook])
+def test_of_leaves_that_are_views(backend, hook):
+    """As the parameters are that lie in one memory; among those that are not, and with values of the caller's."""
+
+    def observe(function, call):
+        memory, log = torch.arange(9.0).view(3, 3) / 9, []
+        given = [memory[0], memory[1].clone(), memory[2]]
+        for number, leaf in enumerate(given):
+            hook(leaf.requires_grad_(), lambda number=number: log.append(number))
+        values = [given[0], given[1].exp() if call == 3 else given[1], given[2]]
+        loss = function(*values)
+        if call == 2:
+            with torch.no_grad():
+                memory.mul_(2)
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            return {"raised": "modified by an inplace operation" in str(error)}
+        return {"order": log, "gradients": [leaf.grad for leaf in given]}
+
+    program = PROGRAMS["the first last"]
+    agree(lambda x, w, b: program(x, w, b), observe, 0, 1, 2, 3, 1, backend=backend)
+
+
 def test_memory_that_is_replaced_and_changes_in_between(backend):
     """The node knows the leaves themselves, whatever leads it to them."""
 

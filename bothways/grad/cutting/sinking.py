@@ -7,6 +7,7 @@ computed of other tensors, so that all the values are one part.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -41,8 +42,9 @@ def split_before_new_data(graph: torch.fx.GraphModule, compile_part: CompilePart
 def _set_at_the_end(graph: torch.fx.Graph) -> list[Node]:
     """The nodes that may as well set data behind the last operation, in the order in which they do.
 
-    Nothing behind them reads the tensor or changes what it is given, and nothing sees more than its arguments: what a
-    backward has saved of a leaf is the leaf, whatever its data is by then.
+    Nothing behind them reads the tensor or changes what it is given, nothing sees more than its arguments, and nothing
+    raises, which would leave the old data behind: what a backward has saved of a leaf is the leaf, whatever its data is
+    by then.
     """
     read, written = set[Node](), set[Node]()
     sinking = list[Node]()
@@ -50,7 +52,7 @@ def _set_at_the_end(graph: torch.fx.Graph) -> list[Node]:
     for node in reversed(nodes):
         if node.target is set_data_ and _is_free(node, read, written):
             sinking.append(node)
-        elif _sees_more(node):
+        elif _sees_more(node) or _may_raise(node):
             break
         else:
             read.update(node.all_input_nodes)
@@ -69,6 +71,17 @@ def _sees_more(node: Node) -> bool:
     if begins_or_ends(node):
         return node.target in _MODES
     return node.target is gradients or known.opaque or known.has_effects
+
+
+def _may_raise(node: Node) -> bool:
+    """Whether an operation may raise on the data that it meets."""
+    if node.target is operator.getitem:
+        return len(node.all_input_nodes) > 1  # an index that is a tensor
+    known = ops.of_node(node)
+    base = ops.named(known.name.removeprefix("_foreach_").partition(".")[0])
+    computes = ops.named(base.functional) if base.functional else base
+    divides_whole = node.kwargs.get("rounding_mode") is not None
+    return divides_whole or computes.fails is ops.Fails.ON_SOME_DATA
 
 
 def with_data_set_late(nodes: Sequence[Node]) -> list[Node]:
@@ -99,4 +112,4 @@ def _only_computes(node: Node) -> bool:
         return node.args[1] == "data"
     known = ops.of_node(node)
     is_called = node.op in ("call_function", "call_method")
-    return is_called and known.looks_like is not None and not (known.draws or may_write(node))
+    return is_called and known.looks_like is not None and not (known.draws or may_write(node) or _may_raise(node))

@@ -28,6 +28,7 @@ from bothways.grad.tracing.leaf_order import LeafHooks
 Gradients = Sequence[torch.Tensor | None]
 
 _ALIAS = torch.ops.aten.alias.default
+_LEAF = "_bothways_leaf"
 
 # Called with the inputs that are read once more; raises when one of them was changed since the forward.
 Unchanged = Callable[[Iterable[int]], None]
@@ -138,7 +139,7 @@ class CompiledNode(torch.autograd.Function):
         # What ``set_materialize_grads``, ``save_for_backward`` and ``mark_non_differentiable`` would set.
         ctx.graph, ctx.materialize_grads = graph, False
         if graph.leaf_hooks.places:
-            inputs = _behind(inputs, graph.leaf_hooks.places)
+            inputs = _behind(inputs)
         if graph.is_random:
             ctx.random_states = random_states(graph.gpus)
         if not graph.looks_at_grad_mode:
@@ -353,20 +354,19 @@ def _check_others(ctx: Any, graph: Graph, read: Iterable[int]) -> None:
 
 def in_order(inputs: Sequence[torch.Tensor], places: Sequence[int]) -> list[torch.Tensor]:
     """The inputs, some as tensors with a node of their own: the engine goes through the youngest first, so it comes to
-    the leaves behind them in the order of ``places``, which their hooks tell. The node knows them by their bases."""
+    the leaves behind them in the order of ``places``, which their hooks tell. The leaves are attributes of those."""
     values = list(inputs)
     for place in reversed(places):
-        values[place] = _ALIAS(values[place])
+        leaf = values[place]
+        values[place] = _ALIAS(leaf)
+        setattr(values[place], _LEAF, leaf)
     return values
 
 
-def _behind(inputs: Sequence[torch.Tensor], places: Sequence[int]) -> tuple[Any, ...]:
+def _behind(inputs: Sequence[torch.Tensor]) -> tuple[Any, ...]:
     """The inputs, with the leaves again that ``in_order`` has put tensors in front of: none, if another thread has seen
-    the first hooks since this call has asked."""
-    leaves = frozenset(places)
-    return tuple([
-        value._base if place in leaves and value._is_view() else value for place, value in enumerate(inputs)
-    ])  # fmt: skip
+    the first hooks since this call has asked. Leaves may be views, so their bases would not tell."""
+    return tuple([getattr(value, _LEAF, value) for value in inputs])
 
 
 def _without_views(graph: Graph, results: Sequence[Any]) -> Sequence[Any]:

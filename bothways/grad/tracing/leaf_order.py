@@ -5,7 +5,8 @@ nodes: a node that stands for all of them hands out its gradients at once, and h
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -24,14 +25,14 @@ class LeafHooks:
     def __init__(self, order: tuple[int, ...]) -> None:
         self.places: tuple[int, ...] = ()
         self._order = order
-        self._asked: dict[tuple[int, int], int] = {}
+        self._leaves: Callable[[Sequence[torch.Tensor]], Any] | None = itemgetter(*order) if len(order) > 1 else None
+        self._asked: dict[tuple[int, ...], int] = {}
 
     def ask(self, inputs: Sequence[torch.Tensor]) -> None:
-        """Look at the leaves of a call, if they may have hooks that no call has shown yet: calls whose leaves differ do
-        so in the first or the last."""
-        if self.places or not self._order:
+        """Look at the leaves of a call, if they may have hooks that no call has shown yet."""
+        if self.places or self._leaves is None:
             return
-        leaves = id(inputs[self._order[0]]), id(inputs[self._order[-1]])
+        leaves = tuple(map(id, self._leaves(inputs)))
         count = RemovableHandle.next_id
         if self._asked.get(leaves) != count:
             if len(self._asked) >= MOST_LOOKED_AT:
@@ -84,7 +85,7 @@ def _hooked_in_order(order: Sequence[int], inputs: Sequence[torch.Tensor]) -> tu
     """The leaves among inputs in that order, if several have hooks: otherwise no one is told."""
     leaves = [place for place in order if inputs[place].requires_grad and inputs[place].is_leaf]
     hooked = [place for place in leaves if _is_hooked(inputs[place])]
-    return tuple(place for place in leaves if not inputs[place]._is_view()) if len(hooked) > 1 else ()
+    return tuple(leaves) if len(hooked) > 1 else ()
 
 
 def _is_hooked(tensor: torch.Tensor) -> bool:
