@@ -26,6 +26,7 @@ from bothways.grad.tracing.results import has_known_history
 from bothways.grad.tracing.sizes import is_size
 from bothways.node_facts import Region, Watched, facts_of_call, facts_of_node
 from bothways.runtime.gradients import gradients
+from bothways.runtime.nodes import set_data_
 
 # Calls that decide what kind of tensors the operations after them make: those are compiled in that very mode.
 MODES = (torch_compat.enter_inference_mode, torch_compat.exit_inference_mode)
@@ -297,7 +298,7 @@ def _last_switch(nodes: Sequence[torch.fx.Node]) -> Section:
 def _goes_around_autograd(place: NodePlace, grad: bool, apart: bool, inside: bool) -> bool:
     """Whether the node has to be autograd's own: it is looked at, runs the user's Python, or reads data behind it."""
     node, call = place.node, facts_of_call(place.node.target)
-    if is_in_trace(node) and not (place.in_region or facts_of_node(node).as_captured):
+    if is_in_trace(node) and not (place.in_region or facts_of_node(node).as_captured or _sets_data(node.graph)):
         return False
     if _is_data(node):
         return apart or not (place.reads_data or place.of_data)
@@ -311,6 +312,11 @@ def _goes_around_autograd(place: NodePlace, grad: bool, apart: bool, inside: boo
         or (makes_leaf(node) and not (inside and node.target is not torch.nn.Parameter))  # which leaves as one
         or is_view_in_secret(node)
     )
+
+
+def _sets_data(graph: torch.fx.Graph) -> bool:
+    """Whether tensors are given other data, of which a second derivative would compute again what it was."""
+    return any(node.target is set_data_ for node in graph.nodes)
 
 
 def _is_taken_from(node: torch.fx.Node, before: list[Section]) -> bool:
