@@ -39,7 +39,7 @@ def work(monkeypatch):
 
 
 def model(x, w):
-    return (x @ w).sin() * 2, x.clone().add_(1)
+    return (x @ w).sin().cumsum(0) * 2, x.clone().add_(1)
 
 
 def train(function):
@@ -152,6 +152,12 @@ FACTS_OF_PROGRAMS = {
     "functions with too many arguments": changed(functions=lambda found: {name: found[name] + "p" for name in found}),
     "functions with arguments of no kind": changed(functions=lambda found: {name: "x" for name in found}),
     "functions that are not there": changed(functions=lambda found: {f"{name}0": found[name] for name in found}),
+    "no tensors": changed(new={}),
+    "tensors that are a list": changed(new=[]),
+    "a tensor too few": changed(new=lambda new: {name: rows[1:] for name, rows in new.items()}),
+    "tensors that are numbers": changed(new=lambda new: {name: [3 for _ in rows] for name, rows in new.items()}),
+    "tensors of no kind": changed(new=lambda new: {name: ["nothing 4" for _ in rows] for name, rows in new.items()}),
+    "tensors of numbers": changed(new=lambda new: {name: ["bool _3" for _ in rows] for name, rows in new.items()}),
     "a library that is a number": changed(library=3),
     "a library that is a path": changed(library="../../elsewhere"),
     "a library that is not there": changed(library="0" * 64),

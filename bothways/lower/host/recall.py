@@ -17,6 +17,7 @@ import torch
 from bothways.cache.disk import Cache, decoded, is_key
 from bothways.cache.spelling import SCOPE
 from bothways.calls.entry_source import SPELLING
+from bothways.calls.tensors_made import numbers_of, row_of
 from bothways.errors import KernelWarning
 from bothways.lower.host.dialect import Dialect
 from bothways.lower.host.text import FACTS, KERNELS, PYTHON, Text
@@ -112,9 +113,24 @@ def _result_count(text: Text) -> int:
         assert isinstance(call, ast.Expr) and isinstance(call.value, ast.Call)
         if len(call.value.args) != len(kinds):
             raise Damaged(name)
+    for name, rows in text.new.items():
+        _check_new(text, name, rows)
     returned = ast.parse(_lines(text)[-1].strip()).body[0]
     assert isinstance(returned, ast.Return) and isinstance(returned.value, ast.Tuple)
     return len(returned.value.elts)
+
+
+def _check_new(text: Text, name: str, rows: list[str]) -> None:
+    """As many tensors are made as are taken, of as many numbers as are passed."""
+    takes = numbers_of([row_of(row) for row in rows])
+    for line in _lines(text):
+        if f" = {name}(" in line:
+            assignment = ast.parse(line.strip()).body[0]
+            assert isinstance(assignment, ast.Assign) and isinstance(assignment.value, ast.Call)
+            [target] = assignment.targets
+            count = len(target.elts) if isinstance(target, ast.Tuple) else 1
+            if (count, len(assignment.value.args)) != (len(rows), takes):
+                raise Damaged(name)
 
 
 def _line(text: Text, begin: str) -> str:
