@@ -91,11 +91,11 @@ def keep_inputs(
     """What is needed to tell whether the graph has changed its inputs, and to undo it; nothing where it has not.
 
     The positions are those of inputs that may be written to: counted by their version, or not because that is done to
-    their ``.data``, or because they are statistics, which are written in the middle of any graph. Those written
-    ``early`` are written to before an operation that may fail, or by it. ``fails_late`` says
-    whether an operation may fail once something was written, ``breaks_off`` whether one may in the middle of writing,
-    ``relies_late`` whether data is looked at by then: an error that says no more than that must never leave. Where
-    ``call_together`` follows, it may look by itself whether inputs lie apart.
+    their ``.data``, or because they are statistics, which are written in the middle of any graph. The ``early`` ones
+    are written to before an operation that may fail, or by it. ``fails_late`` says whether an operation may fail once
+    something was written, ``breaks_off`` whether one may in the middle of writing, ``relies_late`` whether data is
+    looked at by then: an error that says no more than that must never leave. Where ``call_together`` follows, it may
+    look by itself whether inputs lie apart.
     """
     known = getattr(graph, GRAPH, UNKNOWN)
     if is_called_together and known.at_once is not None and not statistics and known.writes_at_end:
@@ -115,7 +115,7 @@ def keep_inputs(
     if not on_its_way and not statistics and not for_inference:
         return ()
     if on_its_way or for_inference:
-        spoilt = [index for index in early if on_its_way]
+        spoilt = [*early] if on_its_way else []
         if for_inference:  # which operations write to before they refuse to, outside of that mode: the last ones, too
             spoilt += [index for index in written if index not in spoilt and tensors[index].is_inference()]
         return KeptOnItsWay(tensors, counted, as_data, statistics, spoilt, on_its_way, breaks_off, relies_late)
